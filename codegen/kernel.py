@@ -26,7 +26,8 @@ class IndexExpression:
 
     Attributes:
         operation: the kind of the operation that uses the index, such as `CopyElements`.
-        coordinate: the coordinate along which the index is, such as `A.shared`.
+        coordinate: the dimension of the coordinate graph along which the index counts, such as
+            `A.shared`.
         index: the expression of the index.
         guard: the condition under which the index is inside the tensor; `true` if the index always
             is.

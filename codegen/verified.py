@@ -16,18 +16,20 @@ from coordgraph.library_graphs import is_made_by_library
 __all__ = ["VARIABLE", "check_once", "checks_library_graphs", "ensure_verified"]
 
 VARIABLE = "COORDGRAPH_VERIFY"
-"""The environment variable that is 0 to leave out the checks of graphs that passes of this library
-made."""
+"""The environment variable that switches off checks, if it is 0, of graphs that only passes of this
+library made."""
 KEPT = 64
-"""For how many graphs this process remembers that they were checked."""
+"""How many checked graphs this process remembers, so that it does not check them again."""
 
 
 def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
     """Check a scheduled graph by `graph.check()`, unless an equal graph was checked before.
 
+    A graph that only passes of this library made is checked only if `always` is True.
+
     Args:
         graph: the graph.
-        always: whether to check also a graph that passes of this library made.
+        always: whether to check graphs of every origin.
 
     Raises:
         VerifyError: a check is refuted; the messages are the counterexamples.

@@ -1,10 +1,11 @@
 """`decode`: converts the timeline records that a launch has written to a `Timeline`.
 
-A record gives the begin of an activity; the next record of the same threads gives its end. On a
+A record gives the begin of an activity; the activity ends at the next record of these threads. On a
 GPU, records hold the clock of their SM, in cycles. The first and the last record of each role also
 hold the global timer, in nanoseconds, which is the same on all SMs but has a coarser resolution (32
-ns or 1 µs). A linear function of the clock converts the cycles of an SM to seconds. Its slope is
-fitted to the (clock, global timer) pairs of all SMs, its offset to those of the SM.
+ns or 1 µs). For each SM, a linear function converts the clock to seconds. All SMs share one slope,
+which is fitted to the (clock, global timer) pairs of all SMs. The offset of an SM is fitted to the
+pairs of that SM alone.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _processors(tracks: NDArray[np.int32]) -> Words:
 
 
 class _Lines:
-    """For each SM (or CPU thread), a linear function from its clock to seconds since the launch.
+    """Converts clocks of SMs (or CPU threads) to seconds, by a linear function for each SM.
 
     A track has the records of one warpgroup of a CTA, or of one workgroup.
 
@@ -182,8 +183,9 @@ def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
 def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
     """Product, m and n of the output tile of each record; -1 if there is none.
 
-    A record that names no tile gets the tile of the next record of the same threads that names one.
-    If there is no such record, or the activity belongs to no tile, it gets -1.
+    A record that names no tile gets the tile of a later record: the next one of the same threads
+    that names a tile. A record without a later tile gets -1, and so does a record whose activity
+    belongs to no tile (`OF_NO_TILE`).
     """
     has = code >> 16 & 255 == TILE
     source = np.where(has, np.arange(len(rows)), len(rows))

@@ -38,7 +38,8 @@ class Timeline:
         workgroup: the number of the workgroup, which is a cluster in kernels with clusters.
         slot: the number of the SM, or on a CPU the number of the thread.
         activity: the `Activity`.
-        behind: whether the workgroup multiplies another tile at the same time.
+        behind: whether the event is one of a producer, or another warpgroup of the CTA multiplies
+            during most of the event.
         role: the position in `coordgraph.control.timeline.ROLES` of the threads' role.
         rank: the rank of the CTA in its cluster; 0 without clusters.
         warpgroup: the number of the warpgroup that recorded the event; 0 without roles.
@@ -81,7 +82,7 @@ class Timeline:
         workgroups: int,
         dropped: int,
     ) -> Timeline:
-        """Make a timeline from columns; the column `behind` is computed from them."""
+        """Make a timeline from all columns except `behind`, which is computed from the others."""
         behind = _behind(columns)
         return cls(
             **columns,
@@ -107,7 +108,10 @@ class Timeline:
 
     @cached_property
     def lane(self) -> Integers:
-        """For each event, the number of its CTA among those that ran on the SM at the same time."""
+        """For each event, the number of its CTA among the CTAs that ran on the SM at the same time.
+
+        Numbers start at 0 on each SM, and a number is reused after its CTA has ended.
+        """
         found = np.zeros(len(self), np.int64)
         free: dict[int, list[float]] = {}
         ctas = self.workgroup * (int(self.rank.max(initial=0)) + 1) + self.rank
@@ -130,7 +134,7 @@ class Timeline:
     def seconds(self, activity: Activity) -> float:
         """Total seconds of an activity, without events marked `behind`.
 
-        These are events during which the same workgroup multiplies another tile.
+        During events marked `behind`, other threads of the same CTA multiply.
         """
         return float(self._seconds(activity, ~self.behind).sum())
 
@@ -143,7 +147,7 @@ class Timeline:
 
     @cached_property
     def per_processor(self) -> tuple[dict[str, Any], ...]:
-        """For each SM, the results of `summary` for this SM alone, as plain data."""
+        """For each SM, the times that `summary` describes for this SM alone, as plain data."""
         spent = {a: self._seconds(a, ~self.behind) for a in Activity}
         found: list[dict[str, Any]] = []
         for place, number in enumerate(self.processors):
@@ -169,13 +173,15 @@ class Timeline:
         return tuple(found)
 
     def summary(self) -> dict[str, Any]:
-        """Total times as plain data: for all SMs together, and for each SM.
+        """Total times as plain data: for all SMs together, and for each SM (key `per_slot`).
 
-        `slot_seconds` has the seconds of each activity, and `idle`, the seconds without a
-        workgroup. If an SM runs several CTAs at the same time, the time of each counts. Further
-        keys are parts of these: `fix_up_seconds` (send, wait, receive), `tail_seconds` (idle after
-        the last workgroup of an SM) and, by role, `stalled_seconds` (waits for shared-memory
-        stages).
+        `slot_seconds` has the seconds of each activity, without events marked `behind`, and of
+        `idle`: the time without a workgroup. If an SM runs several CTAs at the same time, the time
+        of each CTA is counted.
+
+        `fix_up_seconds` is the sum of the activities send, wait and receive. `tail_seconds` is the
+        time from the last event of an SM to the end of the launch. `stalled_seconds` has, for each
+        role, the time in which the role's threads waited for a shared-memory stage.
         """
         rows = self.per_processor
         total = self.lanes * self.makespan * len(rows)
@@ -227,7 +233,11 @@ def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """For each event, whether its workgroup multiplies another tile in most of the event's time."""
+    """The column `behind`: for each event, whether other threads of the CTA multiply meanwhile.
+
+    The value is True for all events of a producer. For a consumer's event other than a
+    multiplication, it is True if another warpgroup multiplies during more than half of the event.
+    """
     producer = columns["role"] == PRODUCER
     found = producer.copy()
     multiplies = columns["activity"] == Activity.MULTIPLY

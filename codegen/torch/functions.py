@@ -65,7 +65,7 @@ def matmul(
             row-major, or the transpose of a row-major matrix, are read in place; others are copied.
         out: a tensor of the result's shape and type, to which it is copied; None makes a new one.
             `codegen.matmul(…, out=…)` writes the result in place.
-        invariant: as for `codegen.matmul`; transposes in `input` are then copied.
+        invariant: as for `codegen.matmul`. If True, `input` is copied unless it is contiguous.
 
     Returns:
         `out`, or a tensor (…, m, n) of the type of `input`, without the axis of an argument that
@@ -141,11 +141,11 @@ def addmm(
     """`torch.addmm`: `beta·input + alpha·mat1·mat2`.
 
     Args:
-        input: (m, n), or a tensor that can be broadcast to it. One row is read as it is; a column
-            is copied to (m, n) first.
+        input: (m, n), or a tensor that can be broadcast to (m, n). A single row is read in place; a
+            single column is first copied to (m, n).
         mat1, mat2: (m, k) and (k, n).
-        beta, alpha: the factors; if `beta` is 0, `input` is not read, and if `alpha` is 0, `mat1`
-            and `mat2` are not.
+        beta, alpha: the factors. If `beta` is 0, `input` is not read. If `alpha` is 0, `mat1` and
+            `mat2` are not read.
         out: as for `matmul`.
         invariant: as for `codegen.matmul`.
 
@@ -155,8 +155,8 @@ def addmm(
     if out is not None:
         return _written(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha, invariant=invariant)
     _refuse_layouts(input, mat1, mat2)
-    # The defaults are integers, because `torch.compile(dynamic=True)` makes a global float an input
-    # of its graph, but never a global 1.
+    # The defaults of alpha and beta are the integer 1, not 1.0: `torch.compile(dynamic=True)` would
+    # make a float default an input of its graph.
     return ADDMM(input, mat1, mat2, float(beta), float(alpha), invariant)
 
 
@@ -201,9 +201,9 @@ def grouped_mm(
     | (m, k)         | (k, n)         | columns of A and rows of B  | (groups, m, n) |
     | (groups, m, k) | (groups, k, n) | nothing: leave out `offs`   | (groups, m, n) |
 
-    Extents and strides may be any; PyTorch's function needs rows of a multiple of 16 bytes. The
-    host never reads `offs`, so that a CUDA graph may be replayed with other values. Inside
-    `torch.autocast` the factors are cast, as those of `matmul`; PyTorch's function does not cast.
+    Extents and strides are not restricted, while PyTorch's function needs rows of a multiple of 16
+    bytes. The host never reads `offs`, so that a CUDA graph may be replayed with other values.
+    Inside `torch.autocast` the factors are cast, as for `matmul`; PyTorch's function does not cast.
 
     Args:
         mat_a, mat_b: the factors. B is read in place if each of its matrices is row-major or the

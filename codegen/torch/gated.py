@@ -22,7 +22,9 @@ __all__ = ["SWIGLU", "swiglu"]
     schema="(Tensor a, Tensor b, Tensor? bias=None, bool invariant=False) -> Tensor",
 )
 def gated(a: Tensor, b: Tensor, bias: Tensor | None = None, invariant: bool = False) -> Tensor:
-    """`silu(gate)·up`, where the columns of `A·B + bias` are those of gate, then those of up.
+    """`silu(gate)·up` (m x n), where gate and up are the halves of the columns of `A·B + bias`.
+
+    Gate is the first n columns, up is the last n columns.
 
     Args:
         a, b: A (m x k) and B (k x 2n).
@@ -41,7 +43,7 @@ SWIGLU = torch.ops.coordgraph.swiglu.default
 
 
 def _shape(a: Tensor, b: Tensor, bias: Tensor | None) -> tuple[Any, ...]:
-    """The shape of the result.
+    """The shape (m, n) of the result, for A (m x k) and B (k x 2n).
 
     Raises:
         LaunchError: shapes, element types or devices do not fit.
@@ -72,14 +74,14 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of A, B and the bias; the product is computed again."""
+    """The gradients of A, B and the bias. `A·B` is computed again, because it was not stored."""
     a, b, bias = ctx.saved_tensors
     sums = MATMUL(a, b, ctx.invariant)
     gate, up = (sums if bias is None else sums + bias).chunk(2, -1)
     share = torch.sigmoid(gate)
     of_gate, of_up = grad * up * share * (1 + gate * (1 - share)), grad * gate * share
     of_sums = torch.cat([of_gate, of_up], -1)
-    needs = ctx.needs_input_grad  # has no entries for arguments that the call leaves out
+    needs = ctx.needs_input_grad  # `needs` has no entries for arguments that the call leaves out
     return (
         MATMUL(of_sums, b.mT, ctx.invariant) if needs[0] else None,
         MATMUL(a.mT, of_sums) if needs[1] else None,

@@ -47,7 +47,7 @@ GROUPED_MM = torch.ops.coordgraph.grouped_mm.default
 
 
 def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[Any, ...]:
-    """The shape of the result.
+    """The shape of the result: (groups, m, n) for two matrices, else (m, n).
 
     Raises:
         LaunchError: shapes, element types or devices do not fit.

@@ -16,25 +16,25 @@ __all__ = ["multiply", "multiply_and_add", "multiply_and_gate", "multiply_groups
 
 @epilogue(bias="n")
 def add_bias(acc: Any, bias: Any) -> Any:
-    """`acc + bias`, with one bias for each column."""
+    """Epilogue function: `acc + bias`, with one bias for each column."""
     return acc + bias
 
 
 @epilogue(alpha="", beta="", bias="n")
 def add_scaled_bias(acc: Any, alpha: Any, beta: Any, bias: Any) -> Any:
-    """`alpha·acc + beta·bias`, with one bias for each column."""
+    """Epilogue function: `alpha·acc + beta·bias`, with one bias for each column."""
     return acc * alpha + bias * beta
 
 
 @epilogue()
 def swiglu(gate: Any, up: Any) -> Any:
-    """`silu(gate)·up` of two sums."""
+    """Epilogue function: `silu(gate)·up`, where gate and up are two sums of products."""
     return silu(gate) * up
 
 
 @epilogue(gate_bias="n", up_bias="n")
 def swiglu_of_biased(gate: Any, up: Any, gate_bias: Any, up_bias: Any) -> Any:
-    """`silu(gate)·up` of two sums, to each of which a bias is added first."""
+    """Epilogue function: `silu(gate + gate_bias)·(up + up_bias)`, where gate and up are sums."""
     return silu(gate + gate_bias) * (up + up_bias)
 
 
@@ -79,7 +79,7 @@ def multiply_and_add(
 def multiply_and_gate(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *, invariant: bool = False
 ) -> torch.Tensor:
-    """`silu(gate)·up`, where `A·B + bias` has the columns of gate and then those of up."""
+    """`silu(gate)·up` as a new tensor; gate and up are the left and right half of `A·B + bias`."""
     if bias is None:
         return _launch(a, b, epilogue=swiglu, invariant=invariant)
     gate, up = (part.contiguous() for part in bias.chunk(2))
@@ -144,14 +144,14 @@ def _launch(
 def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     """The tensor, or a contiguous copy if kernels cannot read its strides.
 
-    Kernels read matrices that are row-major, or whose transposes are, also with gaps between rows.
-    The matrices of a batch may have any distance, also 0.
+    Kernels read row-major matrices and transposes of row-major matrices. Rows may have gaps between
+    them. The distance between the matrices of a batch may be any number, even 0.
 
     Args:
         tensor: a matrix or a batch.
-        by_rows: whether the matrices must be row-major and the batch without gaps, at an address
-            that TMA can read: in a batch-invariant product, the number of rows of A must not decide
-            which instructions multiply.
+        by_rows: True to copy unless the tensor is contiguous and its address is a multiple of 16
+            bytes. Batch-invariant products need this, so that the same instructions multiply
+            whatever the number of rows of A is.
     """
     if by_rows:
         aligned = tensor.is_contiguous() and tensor.data_ptr() % ALIGNED_BYTES == 0

@@ -20,7 +20,7 @@ TYPES = (torch.bfloat16, torch.float16)
 
 
 def _mm(input: Tensor, mat2: Tensor, *, invariant: bool = False) -> Tensor:
-    """`torch.mm`, which takes matrices only; PyTorch refuses other tensors."""
+    """`torch.mm`: the product of two matrices. PyTorch raises its own error for other tensors."""
     two = input.dim() == mat2.dim() == 2
     return matmul(input, mat2, invariant=invariant) if two else torch.mm(input, mat2)
 
@@ -47,7 +47,7 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 GROUPED = getattr(torch, "_grouped_mm", None)
 """The function that `torch.nn.functional.grouped_mm` calls; None if this PyTorch has none."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", "offs"}
-"""Keyword arguments that `codegen.torch` takes; PyTorch computes a call with any other one."""
+"""The keyword arguments that may be replaced; a call with any other one is left to PyTorch."""
 
 
 def _grouped_mm(
@@ -71,8 +71,8 @@ class use_kernels(TorchFunctionMode):
 
     Calls of `torch.matmul`, `mm`, `bmm`, `addmm`, of the methods of these names, of `@`, and of
     `torch.nn.functional.linear` and `grouped_mm` become calls of `codegen.torch`, if all factors
-    hold one type of `dtypes` and lie on one device of `devices`. All other calls are PyTorch's as
-    before, and so are products that PyTorch computes internally, such as those of `torch.einsum`.
+    hold one type of `dtypes` and lie on one device of `devices`. PyTorch computes all other calls,
+    and the products inside its own functions, such as `torch.einsum`.
 
     Args:
         dtypes: the element types for which kernels are used.

@@ -29,9 +29,9 @@ class SwiGLU(torch.nn.Module):
     """The feed-forward layer of Llama and Qwen: `down(silu(gate(x)) * up(x))`.
 
     One product computes `gate(x)` and `up(x)`: their weights are one parameter, `gate_up.weight`,
-    with the rows of `gate` first. Without gradients, as under `torch.no_grad()`, its kernel also
-    computes `silu(gate) * up`; see `codegen.torch.swiglu`. With gradients PyTorch computes it as a
-    step of its own, which `torch.compile` makes one kernel.
+    with the rows of `gate` first. Without gradients, as under `torch.no_grad()`, the kernel of this
+    product also computes `silu(gate) * up`; see `codegen.torch.swiglu`. With gradients, PyTorch
+    computes `silu(gate) * up` after the product, under `torch.compile` in one kernel.
 
     A `state_dict` with `gate_proj.weight`, `up_proj.weight` and `down_proj.weight`, the names of
     Hugging Face's models, can be loaded, and so can biases of these names.
@@ -75,11 +75,12 @@ def replace_linears(
 
     Only the class of each layer changes, from `torch.nn.Linear` to `Linear`: parameters, hooks,
     the `state_dict` and references to the layer stay valid. Layers of a subclass of
-    `torch.nn.Linear` are left as they are. Call it before `torch.compile`.
+    `torch.nn.Linear` are not changed. Call this function before `torch.compile`.
 
     Args:
         model: the model, which may itself be a linear layer.
-        where: called with the name and the layer; a layer for which it is false is left as it is.
+        where: a function of a layer's name and the layer, which returns whether to replace the
+            layer; None replaces all.
 
     Returns:
         The names of the replaced layers, as in `model.named_modules()`.

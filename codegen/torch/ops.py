@@ -190,7 +190,10 @@ addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
 
 
 def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
-    """The operator under autocast: floating-point tensors get autocast's type, except float64.
+    """A function that calls the operator `op` on arguments cast as under `torch.autocast`.
+
+    Floating-point tensors, except float64, are cast to autocast's type for the device.
+
 
     `torch.library.register_autocast` casts to a type that is fixed when it is called, but each
     `torch.autocast` region may have another type.
@@ -218,7 +221,7 @@ for _device in DEVICES:
 
 
 def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
-    """The tensor with vmap's axis in front; a tensor without this axis is expanded."""
+    """`x` with vmap's axis, of extent `count`, in front; if `axis` is None, `x` is expanded."""
     return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
 
 

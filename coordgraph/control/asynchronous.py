@@ -208,11 +208,11 @@ class CopyBox(Operation):
         source: the dimensions of the tensor's axes, the contiguous axis first.
         destination: the dimension of shared memory to which the box is copied.
         barrier: the dimension of shared memory whose index selects the mbarrier.
-        box: the extents of the box along the axes, in elements.
-        receivers: dimensions of a workgroup's position in the cluster. The box is multicast to all
-            workgroups whose positions differ only along these dimensions, to the same address in
-            the shared memory of each workgroup, whose own mbarrier counts the bytes. Empty for no
-            multicast.
+        box: the extents of the box in elements, in the order of `source`.
+        receivers: dimensions of a workgroup's position in the cluster; empty for no multicast. The
+            box is multicast to all workgroups whose positions differ only along these dimensions.
+            It is written to the same address in the shared memory of each of them, and each
+            workgroup's own mbarrier counts the bytes.
         map: the dimension whose index selects a descriptor that `DescribeMatrix` wrote; '' for the
             tensor's descriptor among the kernel's arguments.
     """
@@ -274,7 +274,7 @@ class StoreBox(Operation):
         tensor: the name of the tensor.
         source: the dimension of shared memory that holds the box.
         destination: the dimensions of the tensor's axes, the contiguous axis first.
-        box: the extents of the box along the axes, in elements.
+        box: the extents of the box in elements, in the order of `destination`.
         map: the dimension whose index selects a descriptor that `DescribeMatrix` wrote; '' for the
             tensor's descriptor among the kernel's arguments.
     """

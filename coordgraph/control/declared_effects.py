@@ -332,7 +332,7 @@ def _matrix(
 
     Args:
         extent: extent of the operand along m or n, in elements.
-        depth: extent of the operand along k, in elements, which take 32 bytes together.
+        depth: extent of the operand along k, in elements; this extent is 32 bytes.
         strides: leading byte offset and stride byte offset of the operand's matrix descriptor.
         row: number of bytes of a swizzled row.
         transposed: whether rows in shared memory run along m or n instead of along k.

@@ -69,8 +69,8 @@ class Matrix:
     """The rows of a pipeline stage in shared memory that one wgmma reads.
 
     Args:
-        boxes: number of TMA boxes that are read, and the distance between boxes in bytes.
-        groups: number of groups of eight rows in a box, and the distance between groups in bytes.
+        boxes: (number of TMA boxes that are read, distance between boxes in bytes).
+        groups: (number of groups of eight rows in a box, distance between groups in bytes).
         row: number of bytes in a row.
     """
 

@@ -64,13 +64,13 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` consecutive zeros, or results of no element, to shared memory or to a tensor.
+    """Write `width` equal elements, zeros or a reduction's identity, to shared memory or a tensor.
 
     Args:
-        destination: the dimension along which the index is the position of the first element.
+        destination: the dimension whose index locates the first element.
         width: the number of elements.
-        reduce: the name of a reduction, whose result of no element is written in place of zeros;
-            '' for zeros.
+        reduce: the name of the reduction whose identity is written, such as `max` for -inf; '' for
+            zeros.
     """
 
     destination: str
@@ -245,10 +245,10 @@ class ApplyFragment(Operation):
         fragment: the name of the fragment; its registers are the function's `acc`.
         function: the epilogue function.
         registers: the dimensions that number the fragment's registers.
-        sources: tensors of operands with an element for each register, or an element that several
-            registers share; the coordinate graph gives the element's address.
+        sources: tensors of operands with many elements. The coordinate graph gives the address of
+            the element for each register; several registers may share an element.
         widths: for each tensor in `sources`, the number of elements that are read: `width`, or 1 if
-            all registers share the element.
+            the `width` registers share one element.
         elements: tensors of operands with a single element.
         optional: tensors in `sources` and `elements` that are taken as 0, and not read, if their
             launch parameter `read_NAME` is 0.
@@ -256,11 +256,11 @@ class ApplyFragment(Operation):
         memories: for each tensor in `sources`, the dimension of the memory that its elements are
             read from, such as shared memory; () for the tensors themselves.
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
-            `width` consecutive elements of each are written; padding is not written. To an element
-            of an output that reduces rows, the value is added by its reduction.
-        part: if the function has several sums, the dimension in `registers` along which the
-            registers with the sums of one element follow one another; the operation is executed at
-            index 0, where the result is written. Else ''.
+            `width` consecutive elements of each are written; padding is not written. If an output
+            reduces rows, its reduction combines each value with the element in memory.
+        part: if the function computes an element from several sums, the dimension in `registers`
+            that numbers these sums. The operation is executed at index 0 of this dimension, and
+            writes the result to the registers with index 0. '' if there is one sum.
     """
 
     fragment: str
@@ -279,7 +279,7 @@ class ApplyFragment(Operation):
 
     @property
     def read_from(self) -> dict[str, str]:
-        """For each tensor in `sources`, the dimension of the memory that is read."""
+        """For each tensor in `sources`, the dimension of the tensor or memory that is read."""
         return dict(zip(self.sources, self.memories or self.sources, strict=True))
 
 

@@ -52,8 +52,8 @@ ACTIVITIES = (
     "load",
     END,
 )
-"""Names of what a workgroup does in a stretch of time. A timeline record holds the index of a name
-in this tuple."""
+"""Names of the activities of a workgroup, as in `passes.simulation.events.Activity`. A timeline
+record holds the index of a name in this tuple."""
 ROLES = ("", "consumer", "producer")
 """Names of the roles of a workgroup's threads: a producer loads operands, a consumer multiplies. ''
 means that all threads do the same."""

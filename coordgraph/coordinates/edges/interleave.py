@@ -26,13 +26,14 @@ __all__ = ["Interleave"]
 
 @dataclass(frozen=True)
 class Interleave(Edge):
-    """`Interleave(Y, I; Y', O)`: sort a tile's indices by when shares of s positions reach them.
+    """`Interleave(Y, I; Y', O)`: give a tile's positions indices in the order of time.
 
-    Tile y has d indices i and d positions o. The positions of all tiles, `p = y·d + o`, are divided
-    into contiguous shares of s, and position p is at time `t = p mod s` of share `p div s`. Within
-    a tile, indices i number the positions by time and, at equal times, by share. If workgroups walk
-    all shares at the same pace, then at any time t they are at nearly the same index of every tile,
-    about `d·t/s`, wherever its shares begin.
+    Tile y has d positions o. The positions of all tiles, `p = y·d + o`, are divided into contiguous
+    shares of s positions, one for each workgroup. A workgroup reaches position p of its share
+    `p div s` at time `t = p mod s`. Index i of position o is its rank among the positions of its
+    tile, sorted by time and, at equal times, by share. If all workgroups advance at the same pace,
+    then at time t all of them are at about index `d·t/s` of their tiles, wherever in a share a tile
+    begins.
 
     The tile begins at time `a = y·d mod s` of its first share and has positions in
     `c = ⌈(a + d)/s⌉` shares; in the last one they end at time `e = a + d - (c - 1)·s`. At time t

@@ -32,8 +32,8 @@ __all__ = ["Share"]
 class Share(Edge):
     """`Share(I; W, B, O)`: index i is index o of share w, which begins at index b.
 
-    A share is s consecutive indices, but a border that is near the end of a tile of d indices moves
-    to that end, if it is at most `before` indices in front of the end or at most `behind` indices
+    Before borders move, a share has s consecutive indices. A border moves to the end of a tile of d
+    indices if it is at most `before` indices in front of that end, or at most `behind` indices
     after it. The border at x moves to c(x): with `e = (x + before) div d·d` (a tile's end),
     `c(x) = e` if `x ≤ e + behind`, else x. Share w begins at `b = c(w·s)`.
 
