@@ -271,8 +271,7 @@ print(worker and worker.pid, time.time())
 
 @pytest.mark.parametrize("where", ["thread", "process"])
 def test_the_end_of_the_program_does_not_wait(where: str, tmp_path: Path):
-    """At exit neither the background thread nor the worker process delays or outlives the program.
-    """
+    """At exit, the background thread and the worker process end without delaying the program."""
     environment = os.environ | {"COORDGRAPH_CACHE": "off" if where == "thread" else str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ENDING, where],

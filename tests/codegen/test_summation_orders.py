@@ -1,7 +1,7 @@
-"""`summation_orders` against kernels: bits of D are those of additions in the derived order.
+"""Kernels add in the order that `summation_orders` derives from their graphs, bit for bit.
 
-Elements of A and B are integers whose products are exact in f32 and whose sums are not, so another
-order of additions gives other bits, and a fused multiply-add gives the same ones.
+Elements of A and B are integers whose products are exact in f32 and whose sums are not. So another
+order of additions gives other bits, and it does not matter whether multiply-adds are fused.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def test_under_load_another_plan_may_be_the_fastest():
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found[PLANS[3]] == loaded(PLANS[3])
-    # A plan that was not measured under load gets its first time, multiplied by the slowdown of
-    # those that were, and is not preferred.
+    # The time of a plan that was not measured under load is its first time, multiplied by the
+    # slowdown of the plans that were measured under load.
     assert 2e-5 < found[PLANS[5]] < 2.2e-5
     assert clock.count == 0
 

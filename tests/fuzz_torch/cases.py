@@ -91,8 +91,7 @@ def _batch(draw: Random) -> Shape:
 
 
 def _broadcastable(draw: Random, batch: Shape) -> Shape:
-    """A shape that broadcasts to `batch`: some leading axes left out, some extents replaced by 1.
-    """
+    """A shape that broadcasts to `batch`: leading axes may be left out, extents may become 1."""
     kept = tuple(1 if draw.random() < 0.3 else size for size in batch)
     return kept[draw.randint(0, len(kept)) :]
 

@@ -67,8 +67,8 @@ EVERY_ODD = 16
 """One in this many random problems has odd extents, so that TMA cannot load its rows."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS, MOST_LARGE = 100, 3000, 60, 12
 """PROBLEMS: number of random problems for each kernel. LONGEST: largest extent of a problem.
-MOST_WORKGROUPS: largest number of workgroups. MOST_LARGE: largest number of workgroups that are
-clusters of more than two CTAs, of which the GPU can run few at the same time.
+MOST_WORKGROUPS: largest number of workgroups. MOST_LARGE: largest number of workgroups if each is a
+cluster of more than two CTAs, because the GPU can run only a few such clusters at the same time.
 """
 
 
@@ -138,8 +138,8 @@ ADDED = (
     hopper("two-tile-stream-k{owner=last,reduction=atomic}", (16, 256, 64), layout="nn"),
     hopper("split-k{splits=7,reduction=atomic}", (64, 128, 128), (1, 1, 2), layout="tt"),
     pingpong("hybrid-stream-k{reduction=atomic}", (64, 256, 64), layout="nt"),
-    # With owner=last no workgroup waits for higher-numbered ones. With owner=first all workgroups
-    # would have to be resident, which random shapes do not allow.
+    # split-k has owner=last by default, so no workgroup waits for a higher-numbered one. With
+    # owner=first all workgroups would have to be resident, but large problems have too many.
     pingpong("split-k{splits=5,reduction=atomic}", (128, 256, 64), (1, 2, 1)),
 )
 """Kernels that add partial sums atomically, so that last bits of D differ from run to run."""
@@ -328,7 +328,8 @@ def has_open_grid(spec: Spec) -> bool:
 def _open_grid(schedule: tuple[Pass, ...]) -> bool:
     """True if a schedule takes the number of workgroups as a launch argument.
 
-    The function tests one tile only, which all small tiles divide: the answer is the same for all.
+    The answer is the same for all tiles. The function tests one large tile, which every option for
+    small tiles divides.
     """
     graph = Pipeline(schedule)(Gemm("bf16").graph((768, 768, 64)))
     return any(p.name == "workgroups" for p in graph.parameters.given)

@@ -256,7 +256,7 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 def test_turns_in_no_order_prove_nothing():
     """`wait_direction` is `mixed` if senders are not numbered in the order of workgroups.
 
-    The workgroup of the last sender then does not bound those of the other senders.
+    The number of the last sender's workgroup then is no bound for the other senders' workgroups.
     """
     graph = symbolic(LAST)
     (edge,) = (e for e in graph.coordinates.edges if isinstance(e, Join) and TURN in e.upstream)

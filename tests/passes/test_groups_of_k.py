@@ -150,7 +150,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """Workgroups have equally many iterations, except the last busy one; those after it are idle.
+    """Stream-K gives all busy workgroups equally many iterations, except the last of them.
 
     Groups have different k, and some have k = 0.
     """

@@ -57,9 +57,10 @@ def test_deep_tiles_come_first(depths: list[int], workgroups: int):
 
 
 def test_what_it_is_for():
-    """In the given order of groups some workgroups get two tiles with large k, and others none.
+    """Sorting groups by k balances the workgroups.
 
-    In the sorted order every workgroup gets one.
+    In the given order, some workgroups get two tiles with large k, and others get two with small k.
+    In the sorted order, every workgroup gets one tile of each kind.
     """
     depths = [9, 1, 9, 1]
     before = of_depths(PERSISTENT, depths, 12).iterations

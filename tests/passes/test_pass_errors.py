@@ -187,7 +187,7 @@ def test_a_pass_may_be_defined_again_in_its_module():
 
 @dataclass(frozen=True)
 class HidesTheCheck(StreamK):
-    """A pass whose `__post_init__` does not call that of `Pass`, which checks options."""
+    """A pass whose `__post_init__` does not call `Pass.__post_init__`, which checks options."""
 
     name = "test-hides-the-check"
 

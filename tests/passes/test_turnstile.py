@@ -105,8 +105,9 @@ def test_sums_are_rounded_in_order(name: str, pieces: int):
 )
 @pytest.mark.parametrize("options", [{}, {"owner": "first"}, {"reduction": "peers"}])
 def test_split_k_in_three(depth: int, shares: tuple[int, ...], options: dict[str, Any]):
-    """With split-k, a tile's workgroups have consecutive numbers; those without iterations do
-    nothing.
+    """With split-k, the workgroups of a tile have consecutive numbers.
+
+    If a tile has fewer k tiles than workgroups, the workgroups without iterations do nothing.
     """
     graph = SplitK(splits=3, **options)(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 8, "n": 12, "k": 4 * depth})

@@ -93,7 +93,9 @@ class Hopper(Device):
         self.team = 1 if self.turns else self.warpgroups - 1
         """The number of warpgroups that compute one tile together."""
         self.boxes: dict[Place, str] = {}
-        """For each box of D that was written: whether TMA wrote it, or threads did."""
+        """By the place of each box of D that was stored: `engine` if TMA stored it, `rows` if threads
+        did.
+        """
         self.memory: dict[int, list[Workgroup]] = {}
 
     def run(self) -> None:

@@ -51,7 +51,7 @@ def problem(layout: str, size: tuple[int, int, int]) -> Gemm:
 def kernels(layout: str) -> tuple[Plan, ...]:
     """One plan for each distinct kernel among the candidates.
 
-    Plans that differ only in their bands of tiles have one kernel.
+    Plans that differ only in the width of the bands in which tiles are visited have one kernel.
     """
     found: dict[str, Plan] = {}
     for size in SIZES:
@@ -75,7 +75,7 @@ def test_what_is_assembled_are_candidates():
         # LARGEST lacks these families, because their kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
         # LARGEST lacks these families, but has hybrid Stream-K families with the same reductions,
-        # whose kernels have the main loop of these families and one more.
+        # whose kernels contain the main loop of these families and a second main loop.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
         # LARGEST lacks these families, but has a hybrid Stream-K family with the same fix-up code.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),

@@ -59,7 +59,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 def test_every_box_of_every_product_is_stored_once(schedule: str, name: str, sizes: str):
     """Every box of every product is stored once, with the sum over the product's own k.
 
-    The simulated GPU refuses a box without a tensor map, or with that of another matrix.
+    The simulated GPU refuses a box without a tensor map, or with the map of another matrix.
     """
     graph, products = lowered(schedule, name), LISTS[sizes]
     sides = [[*map(int, row)] for row in ends_of(products)]

@@ -208,8 +208,7 @@ def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configu
 
 @every_configuration
 def test_descriptors_point_at_the_operands(configuration: Configuration):
-    """Element (i, kk) of a wgmma descriptor is what the instruction multiplies at row i, index kk.
-    """
+    """Element (i, kk) at a wgmma descriptor is the operand's element in row i at index kk of k."""
     this = lowered(configuration)
     (node,) = this.nodes(MultiplyShared)
     op = node.op
@@ -296,8 +295,8 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     for role in arrivals:
         nodes = this.nodes(InitBarrier, barrier=f"barrier.{role}")
         assert [int(this.place(n, f"barrier.{role}", {})) for n in nodes] == list(range(stages))
-    # Full barrier: one producer thread arrives, and expects the bytes of its own boxes and of those
-    # that multicast brings.
+    # Full barrier: one producer thread arrives. It expects the bytes of all boxes of the stage: of
+    # the boxes that it loads itself, and of the boxes that other CTAs multicast.
     (expected,) = (node for node in this.nodes(ExpectBytes))
     inside = {f"{tensor}.boxes.inside": boxes(this, tensor) for tensor in "AB"}
     bytes = this.values(expected.scope.resolve(expected.op.bytes), inside)  # type: ignore[attr-defined]

@@ -249,8 +249,8 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
 def test_roles_take_the_same_steps(configuration: Configuration):
     """Producer and consumers advance to the next pipeline stage in the same loops and branches.
 
-    Ping-pong consumers are tested on the simulated GPU instead: each skips the stages of the other
-    by an expression, which cannot be compared as text.
+    Ping-pong kernels are tested on the simulated GPU instead: a consumer skips the stages of the
+    other consumer by adding to its counter, so its loops differ from the producer's.
     """
     this = lowered(configuration)
     made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")

@@ -231,13 +231,13 @@ def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
 
 
 def uncounted(op: Operation) -> Operation:
-    """A fault: a warpgroup does not advance its stage counter past the stages of the other one."""
+    """A fault: a warpgroup does not advance its stage counter past stages that the other reads."""
     skips = isinstance(op, If) and any(isinstance(x, Advance) for x in op.orelse)
     return replace(op, orelse=()) if skips else op
 
 
 def unordered(op: Operation) -> Operation | tuple[Operation, ...]:
-    """A fault: a warpgroup begins its main loop without waiting for the other's main loop."""
+    """A fault: a warpgroup begins its main loop before the other warpgroup has issued its own."""
     return () if isinstance(op, WaitBarrier) and op.barrier == ORDER else op
 
 

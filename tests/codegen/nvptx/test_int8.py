@@ -1,6 +1,7 @@
 """int8 on GPUs: fragments of m16n8k32, instructions, assembly without spills, and refusals.
 
-The tables are those of "Matrix Fragments for mma.m16n8k32 with integer type" in the PTX ISA.
+Layouts of fragments are taken from "Matrix Fragments for mma.m16n8k32 with integer type" in the PTX
+ISA.
 """
 
 from __future__ import annotations

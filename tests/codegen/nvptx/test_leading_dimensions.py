@@ -145,7 +145,10 @@ def without_strides(graph: KernelGraph) -> list[str]:
 def test_only_the_edges_to_memory_differ(
     layout: str, lowering: LowerToHopper | None, fields: dict[str, Any]
 ):
-    """With contiguous strides, the lowered graph is that of the problem without gaps."""
+    """Leading dimensions change a lowered graph only in the strides of tensors.
+
+    Without its strides, the graph equals the graph of the problem with contiguous rows.
+    """
     strided, plain = (
         program(problem(which, layout, **fields), LAST, (128, 128, 64), WIDE, lowering).lowered
         if lowering is not None

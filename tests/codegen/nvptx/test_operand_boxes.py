@@ -201,7 +201,10 @@ SIZES = {"m": 300, "n": 520, "k": 300}
 def test_the_ring_carries_operands(
     schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int], seed: int
 ):
-    """Executed in random order, warps never deadlock or overwrite data that others must read."""
+    """On a simulated GPU that runs warps in random order, no warp deadlocks.
+
+    The simulation refuses to overwrite data in a stage before all consumers have read the data.
+    """
     graph = program(schedule, tile, cluster).lowered
     given = {p.name for p in graph.parameters.given}
     sizes = {**SIZES, **({"workgroups": 3} if "workgroups" in given else {})}

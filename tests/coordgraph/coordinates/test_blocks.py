@@ -225,10 +225,10 @@ def found_in(size: int | None) -> CoordinateGraph:
 
 
 def test_siblings_of_any_edge():
-    """If a caller gives one of an edge's upstream indices, `reverse` computes the others from it.
+    """`reverse` computes upstream indices of an edge from an upstream index that the caller gives.
 
-    If the formulas of the others contain the formula of the given index, the given index replaces
-    it there; a formula that is only a symbol is not replaced.
+    Where the formula of another index contains the formula of the given index, the given index
+    replaces that part. A formula that is only a symbol is not replaced.
     """
     graph, i, o = found_in(5), index_symbol("i"), index_symbol("o")
     assert graph.reverse(["o"], ["j"]) == [2 * floor_mod(o, 5)]

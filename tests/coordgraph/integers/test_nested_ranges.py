@@ -1,4 +1,7 @@
-"""A `Ranges` object made from another one reuses those of its proofs that need no newer facts."""
+"""A `Ranges` object with added facts reuses proofs of the object that it extends.
+
+It reuses them for expressions about which the added facts say nothing.
+"""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""Diagrams of what a pass changed; those of large graphs have one box per scope (name prefix)."""
+"""Diagrams of what a pass changed; in large graphs, a box stands for a scope (name prefix)."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def test_products_of_one_tile_cost_what_one_of_as_many_tiles_does(plan: str):
 
 def test_four_products_read_and_write_four_times_as_much():
     plan = "256x128x64 data-parallel{persistent=true} on 132"
-    # A and B of one product stay in the L2 cache between bands of tiles; those of all four products
-    # would not fit.
+    # A and B of one product stay in the L2 cache between bands of tiles. The A and B of all four
+    # products together would not fit.
     sizes = {"m": 8192, "n": 2048, "k": 1024}
     few, many = terms(plan, 1, **sizes), terms(plan, 4, **sizes)
     few["dram"], many["dram"] = (found["dram"] - H200.dram_seconds for found in (few, many))

@@ -269,8 +269,8 @@ def test_what_has_no_registers_beside_c_is_refused():
 def test_bands_where_there_is_something_to_share():
     """In a launch of one wave, bands of tiles are candidates only without clusters.
 
-    Without clusters, neighbouring workgroups of a band request the same operand tiles at the same
-    time; workgroups of a cluster share them by multicast anyway.
+    Without clusters, bands make neighbouring workgroups request the same operand tiles at the same
+    time. Workgroups of a cluster share operand tiles by multicast anyway.
     """
     one = candidates(Gemm("bf16", m=1024, n=1024, k=4096, transpose_b=True), H200)
     shape = Shape(one)

@@ -48,7 +48,7 @@ class RaggedWave(PartlyStreamed):
 
 @dataclass(frozen=True)
 class OwnSplitK(SplitK):
-    """A split-k schedule with variants for automatic choice: only such schedules are considered."""
+    """A split-k schedule with variants, without which it would not be considered automatically."""
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:

@@ -181,7 +181,7 @@ def test_only_a_timeline_with_dropped_records_may_lack_tiles():
 
 
 def test_measured_rows_are_those_of_the_simulation():
-    """The rows of a measured timeline are in the order of the simulated ones, by workgroup.
+    """The page shows the workgroups of a measured and of a simulated timeline in the same order.
 
     The page also names the SM of each measured row.
     """
