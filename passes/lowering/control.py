@@ -247,7 +247,8 @@ class Accumulator:
         Args:
             op: the operation on a vector of registers.
             width: as for `_each`.
-            fixed: the only index of some coordinates; all indices of the others are executed.
+            fixed: for some coordinates, the only index at which `op` is executed. It is executed at
+                all indices of the other coordinates.
         """
         dims = self.registers
         if width == self.width:
@@ -331,7 +332,7 @@ class Accumulator:
         the partial sums.
 
         Args:
-            turn: as for `send`, whose flag value the operation waits for.
+            turn: the same dimension as in `send`; the value that `send` sets is waited for.
         """
         return (
             leader(WaitFlag("flags", turn)),

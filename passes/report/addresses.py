@@ -73,7 +73,7 @@ def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _known(node: Node) -> dict[str, Any]:
-    """The indices that are known at an operation, by dimension; None for one that is no number."""
+    """The indices that are known at an operation, by dimension; None if an index is no number."""
     known = node.scope.known.items()
     return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
 

@@ -143,7 +143,7 @@ def headline(
     peak: float,
     modelled: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Data of the page's first section: is the GPU busy, if not the main cause, and advice.
+    """Data of the page's first section: whether the GPU is busy, the main loss of time, advice.
 
     Args:
         run: report data of the measured run; of the simulated run if none was measured.

@@ -179,7 +179,7 @@ class _Recorder:
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """Execute `stamp` so that it writes its record at position `place` among its role's."""
+        """Execute `stamp`; its record gets the position `place` among the records of its role."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:

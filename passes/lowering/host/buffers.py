@@ -271,13 +271,16 @@ class Buffers:
         return self.tiling.own("block.vector")
 
     def _sums(self, *body: Operation) -> Body:
-        """Execute `body` once for each sum from which an element of D is computed."""
+        """Operations that execute `body` once for each sum of an element of D."""
         if self.tiling.sums == 1:
             return body
         return (For(self._part, Integer(0), Integer(self.tiling.sums), body=body),)
 
     def _first(self, *body: Operation) -> Body:
-        """Execute `body` once for an element of D, on its first sum, where the result is kept."""
+        """Operations that execute `body` once for an element of D, at its first sum.
+
+        The result of the epilogue replaces the first sum.
+        """
         return body if self.tiling.sums == 1 else (at({self._part: 0}, *body),)
 
     @property

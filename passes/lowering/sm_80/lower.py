@@ -148,7 +148,7 @@ class LowerToTensorCores(Pass):
         return f"; the tile {'x'.join(map(str, found))} works"
 
     def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
-        """Number of stages of the ring: the option `stages`, or fewer if fewer fit in memory.
+        """Number of stages that fit in shared memory, at most `stages` (4 if `stages` is 0).
 
         Each stage has room for the largest tile of A and the largest tile of B.
 

@@ -42,7 +42,8 @@ def scatter(
     cut_otherwise(c, c[pieces.vector].fixed_size)
     c.connect(Flatten((own("acc.m"), own("acc.p"), own("acc.n")), SHARE))
     c.connect(PassThrough(pieces.vector, SHARE))
-    # If an element of D has several sums, they are adjacent registers here, so all are in a share.
+    # `no_sums` accepts several sums of an element only if they are adjacent registers, which are
+    # then in the same share.
     part = own("acc.pair") if SUM in c else ""
     share = Accumulator(c, (own("acc.half"),), own("acc.pair"), name, division.barrier, part)
 

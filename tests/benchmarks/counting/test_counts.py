@@ -1,4 +1,4 @@
-"""The work that schedules do, as counted without a GPU, equals formulas and lowered kernels."""
+"""Counts of the work that schedules do equal formulas, and counts in lowered kernels; no GPU."""
 
 from __future__ import annotations
 
