@@ -226,7 +226,7 @@ class Tilings:
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:
-        """Ids of the dimensions that number elements inside macro tiles, but not in `tiling`."""
+        """Ids of dimensions that number elements in tiles of other tilings, but not of `tiling`."""
         found = {dim.id for other in self for dim in other.indices.values()}
         return frozenset(found - {dim.id for dim in tiling.indices.values()})
 

@@ -168,7 +168,11 @@ class IndexProofs:
         return walk.inside(user.id)
 
     def keeps_inside(self, edge: Edge) -> bool:
-        """Whether an edge is proved to map indices in downstream bounds into upstream bounds."""
+        """Whether the law of index bounds is proved for an edge.
+
+        The law: indices inside the edge's downstream dimensions are mapped to indices inside its
+        upstream dimensions, unless they are padding.
+        """
         if edge not in self._rules:
             sizes = self.graph.coordinates.sizes(edge)
             proved = all(proves(rule, self._sizes) for rule in edge.size_rule(sizes))

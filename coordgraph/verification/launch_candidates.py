@@ -53,7 +53,7 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
 
 
 def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
-    """Yield numbers of tiles and workgroups, with various remainders of tiles by workgroups."""
+    """Yield numbers of tiles and workgroups; the remainder of tiles by workgroups varies."""
     size = graph.workgroup.size
     near = {c + by for c in _divisors(graph) for by in (-1, 0, 1)} - {0}
     depths = sorted({1, 2, 3, 7} | near)

@@ -121,8 +121,8 @@ class _Search:
         """Row numbers in `table` of the measured plans; `errors` has the model's errors on them."""
         self.errors: list[float] = []
         self.best = inf
-        """Natural logarithm of the shortest measured time in seconds; `inf` before a
-        measurement."""
+        """Natural logarithm of the shortest measured time in seconds; `inf` before the
+        first measurement."""
 
     def rows_of(self, plan: Plan) -> list[int]:
         """The row of a plan in the table, as a list; [] if the plan is no candidate."""

@@ -213,7 +213,7 @@ def sums(
     streamed: bool = False,
     c_bytes: int = 0,
 ) -> int:
-    """Number of accumulators of a thread; NEVER if warpgroups cannot divide the CTA's part.
+    """Number of accumulators of a thread; NEVER if warpgroups cannot divide the part of the tile.
 
     Args:
         rows, columns: extents of a CTA's part of a tile along m and n, in elements.

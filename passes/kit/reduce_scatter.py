@@ -123,7 +123,7 @@ class Scatter:
         return low, Assign("peers", self.high - low.symbol + 1)
 
     def _piece(self, peer: Expr, op: Operation) -> Operation:
-        """Apply `op` to the workspace slot that holds the partial sums of workgroup `peer`."""
+        """`op`; if workgroups have two slots, with END set to the slot of workgroup `peer`."""
         if not self.ends:
             return op
         low, _ = self._named

@@ -78,16 +78,16 @@ class Mbarrier:
     Args:
         arrivals: number of arrivals that complete a phase.
         initialised: the event that initialised the mbarrier, as an integer with only its bit set.
-        early: arrivals that may count for an earlier phase than the simulated one, by the number of
-            the earlier phase. An earlier simulation of the launch found that nothing orders them
-            after the completion of that phase, so they may complete it in place of other arrivals.
+        early: for each phase, by number: arrivals that an earlier simulation of the launch counted
+            for a later phase, although nothing orders them after the completion of this phase. So
+            each of them may complete this phase in place of another arrival.
         pending: number of arrivals that the current phase still needs.
         bytes: number of bytes that the current phase expects and that are not yet written.
         counts_bytes: whether an arrival has announced bytes, so that phases wait for bytes too.
         phases: the completed phases, in order.
         current: the arrivals that counted for the current phase.
-        found: the arrivals for which this simulation found the same as is said of `early`, in the
-            form of `early`.
+        found: for each phase, by number: arrivals that this simulation counted for a later phase,
+            although nothing orders them after the completion of this phase.
     """
 
     arrivals: int
@@ -200,8 +200,8 @@ class Mbarrier:
 def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
     """The events that happened before a phase completed, whichever arrival completed it.
 
-    These are the events that happened before `arrival` and before every arrival in `instead`: one
-    of these arrivals has completed the phase.
+    These are the events that happened both before `arrival` and before each arrival in `instead`:
+    one of these arrivals has completed the phase.
     """
     clock = arrival.clock.copy()
     for other in instead:
