@@ -326,7 +326,10 @@ class GemmProblem:
 
     @property
     def strided_batches(self) -> tuple[str, ...]:
-        """The names of the tensors with one matrix per product, if a launch argument is the stride."""
+        """The names of tensors with one matrix per product whose stride is a launch argument.
+
+        The stride is the number of elements from one matrix to the next.
+        """
         apart = self.batched_tensors if self.batched else ""
         return (
             *apart,

@@ -57,8 +57,10 @@ class Structure:
         """The edges that compute each dimension, by direction and known indices; a cache of
         `coordgraph.coordinates.traverse`."""
         self.cached_paths: dict[tuple[str, Given, tuple[str, ...]], tuple[Edge, ...]] = {}
-        """The edges to evaluate, in order, by direction, known indices and wanted dimensions; a cache
-        of `coordgraph.coordinates.traverse`."""
+        """The edges to evaluate, in order, by direction, known indices and wanted dimensions.
+
+        Like `cached_definers`, this is a cache of `coordgraph.coordinates.traverse`.
+        """
 
     @cached_property
     def nx(self) -> networkx.DiGraph[Node]:

@@ -97,10 +97,9 @@ class Ranges:
 
     @cached_property
     def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
-        """The ranges of the enclosing scopes, and the nesting depths of loop indices.
+        """The enclosing scopes' ranges, outermost first, and the nesting depths of loop indices.
 
-        The ranges start with the outermost scope. The depth of a loop index, by symbol, is the
-        number of scopes that enclose the scope in which the index is bounded.
+        The depth of an index is the number of scopes that enclose the scope that bounds it.
         """
         if not self._outer:
             return (), {}

@@ -109,10 +109,8 @@ class Program:
     def tiles(self) -> Formula:
         """Formula for the numbers of macro tiles in m, n and k.
 
-        In a batch, the number of products comes before them.
-
-        If macro tiles have several shapes, the numbers count unit tiles: the largest tile that
-        divides every shape.
+        In a batch, the number of products comes before them. If macro tiles have several shapes,
+        the numbers count unit tiles: a unit tile is the largest tile that divides every shape.
         """
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
@@ -348,7 +346,7 @@ class Work:
 
     @cached_property
     def multiplied(self) -> Solution:
-        """Expressions for the tile numbers of A and B, and the condition that no tile is padding."""
+        """Expressions for A's and B's tile numbers, with the condition that neither is padding."""
         return self.scope.reverse(*self.factors)
 
     @cached_property
