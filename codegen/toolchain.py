@@ -261,7 +261,7 @@ def _set_by(tool: str) -> str:
 
 
 def _places(tool: str) -> Iterator[str]:
-    """Where to look for `tool`, in order: paths of files, and its bare name to search PATH for."""
+    """Where to look for `tool`, in order: paths of files, or the name, for a search of PATH."""
     if chosen := os.environ.get(_variable(tool)):
         yield chosen
     yield tool

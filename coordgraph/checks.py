@@ -177,7 +177,7 @@ def _reads_out_of_bounds(
     Expressions with a `Select` are skipped, because a branch may never be evaluated.
 
     Args:
-        what: how messages name the expression.
+        what: a name for the expression, for messages.
         value: the expression whose reads are checked.
         tables: the declared tables, by name.
         ranges: the known ranges of symbols.

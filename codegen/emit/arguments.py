@@ -60,8 +60,7 @@ class Magic:
     def numbers(divisor: int) -> tuple[int, int]:
         """(multiplier, shift) for division by `divisor`.
 
-        If `divisor` is 0, the result is that for 1: a launch may have the parameter 0, but its
-        kernel then never divides by it.
+        0 is treated as 1: a divisor may be 0 in a launch whose kernel never divides by it.
         """
         divisor = max(divisor, 1)
         bits = (divisor - 1).bit_length()

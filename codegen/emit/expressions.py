@@ -168,7 +168,10 @@ class Expressions:
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """The value of `expr`; `make` emits it unless it was emitted for the same symbol values."""
+        """Return the value of `expr`, which `make` emits.
+
+        A value that was emitted before is reused if the symbols in `expr` have not changed since.
+        """
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
             return make()  # a symbol is a counter, so the expression's value may change

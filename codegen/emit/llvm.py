@@ -83,9 +83,9 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
 def _is_known(processor: str) -> bool:
     """Whether LLVM's NVPTX back end knows a processor.
 
-    LLVM ends the process if code is compiled for an unknown one. To find out, an empty module is
-    compiled: for an unknown processor its PTX version is OLDEST_PTX, which no supported processor
-    has.
+    The check is needed because LLVM ends the process if a kernel is compiled for an unknown
+    processor. An empty module can be compiled: for an unknown processor its PTX version is
+    `OLDEST_PTX`, for every supported processor a later one.
     """
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     empty = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')

@@ -59,7 +59,7 @@ class OperationLines:
 
 
 def _subprogram(module: ir.Module, function: ir.Function) -> Any:
-    """Debug metadata of an LLVM function: only what line numbers need."""
+    """Give an LLVM function the debug metadata that line numbers need; return its DISubprogram."""
     add = module.add_debug_info
     file = add("DIFile", {"filename": "operations", "directory": "."})
     unit = add(

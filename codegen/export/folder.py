@@ -34,7 +34,7 @@ class Exported:
     Attributes:
         files: the paths of the files, by base name.
         recipe: how a program launches the kernel.
-        report: what ptxas said of the kernel: registers, spills and warnings.
+        report: what ptxas reports about the kernel: registers, spills and warnings.
     """
 
     files: Mapping[str, Path]

@@ -56,7 +56,7 @@ class Recipe:
         facts: the properties of the compiled program that launches need.
         architecture: the GPU architecture of the machine code, such as `sm_90a`.
         instructions: the instructions that multiply and copy, such as `wgmma + TMA`.
-        alignment: the number of bytes of which each address, and each row, must be a multiple.
+        alignment: a number of bytes; addresses and row sizes must be multiples of this number.
         reads_c: whether launches may pass C.
         pipeline: the passes that made the schedule, as text.
         ptxas: the version of ptxas that assembled the machine code.
@@ -142,11 +142,11 @@ class Recipe:
         return self.gemm.epilogue == ALPHA_BETA
 
     def stride_tensor(self, parameter: str) -> str:
-        """The tensor whose stride between matrices `parameter` is; '' for other parameters."""
+        """The tensor (by name) for which `parameter` is the stride between matrices; '' if none."""
         return next((t for t in self.gemm.strided_batches if stride_of(t) == parameter), "")
 
     def leading_tensor(self, parameter: str) -> str:
-        """The tensor whose leading dimension `parameter` is; '' for other parameters."""
+        """The tensor (by name) for which `parameter` is the leading dimension; '' if none."""
         return next((t for t in self.gemm.leading_dimensions if ld_of(t) == parameter), "")
 
     def bytes(self, tensor: Tensor) -> int:

@@ -130,7 +130,10 @@ def _with_epilogue(
     epilogue: EpilogueFunction | None,
     operands: Mapping[str, Any],
 ) -> Any:
-    """Multiply A and B by a kernel with an epilogue, whose operands are `operands`."""
+    """Return D, computed from A and B by one kernel with the function `epilogue`.
+
+    `operands` holds the operands of the epilogue, by name.
+    """
     if epilogue is None:
         raise LaunchError(
             f"{', '.join(operands)} can only be passed with an epilogue; pass epilogue="

@@ -61,9 +61,9 @@ def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> Non
     """Call `codegen.matmul` with the buffers of a call: A, B, operands, and D as the result.
 
     Args:
-        call: the call. Its attributes are `transpose_a`, `transpose_b`, the text of the epilogue
-            (empty for the product alone), the names of the operands that are arrays, separated by
-            commas, and the values of those that are numbers, as a JSON object.
+        call: the call. It has the attributes `transpose_a`, `transpose_b`, `epilogue` (the text of
+            the epilogue, or '' for the product alone), `operands` (the names of array operands,
+            separated by commas) and `numbers` (the values of number operands, as a JSON object).
         array: a function from a buffer to an array that `codegen.matmul` accepts.
         options: further arguments of `codegen.matmul`.
     """

@@ -83,7 +83,7 @@ FUNCTIONS = (
     "pool_schedule", "pool_threads", "future_create", "future_available", "future_error",
     "run_id", "device_ordinal",
 )  # fmt: skip
-"""The runtime's functions in the order of `XLA_FFI_Api`."""
+"""Names for the runtime's functions, in the order of the fields of the struct `XLA_FFI_Api`."""
 _Api = _structure(
     "_Api", ("version", _Version), ("internal", c_void_p), *((name, c_void_p) for name in FUNCTIONS)
 )

@@ -1,4 +1,4 @@
-"""`Timeline`: the events of a measured launch, in the same columns as those of a simulation."""
+"""`Timeline`: the events of a measured launch, with the columns of a simulated timeline."""
 
 from __future__ import annotations
 

@@ -206,9 +206,9 @@ def grouped_mm(
     Inside `torch.autocast` the factors are cast, as for `matmul`; PyTorch's function does not cast.
 
     Args:
-        mat_a, mat_b: the factors. B is read in place if each of its matrices is row-major or the
-            transpose of such a matrix, and all follow each other without a gap. If `offs` divides
-            rows or columns, the divided factor is copied unless its groups are contiguous.
+        mat_a, mat_b: the factors A and B. B is read in place if its matrices are row-major, or
+            transposes of row-major matrices, without gaps between them; else B is copied. A factor
+            whose rows or columns `offs` divides is copied unless its groups are contiguous.
         offs: i32 (groups), on the device of the factors: the end of each group. Entries must not
             decrease. The first group begins at 0; a group may be empty.
         bias: not supported yet, as in PyTorch.

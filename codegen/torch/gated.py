@@ -109,7 +109,7 @@ def swiglu(
 
     Args:
         input: (…, k).
-        gate_up: (2n, k): the rows of the gate's weight, then those of the other weight.
+        gate_up: (2n, k): the n rows of the weight of gate, then the n rows of the weight of up.
         bias: (2n), or None; it is added before the activation.
         invariant: as for `codegen.matmul`.
 

@@ -1,8 +1,9 @@
 """The custom operator `coordgraph::grouped_mm`: products whose m, n or k is divided into groups.
 
 A matrix argument is divided into groups; an argument with three axes has one matrix for each group.
-`A·B` of two such arguments is a batch of equal sizes, which is `coordgraph::matmul`. The products
-of a gradient are calls of the same operator, so gradients can be differentiated too.
+At least one argument is a matrix: if both have three axes, the product is a batch, which
+`coordgraph::matmul` computes. The products of a gradient are calls of this operator, so gradients
+can be differentiated too.
 """
 
 from __future__ import annotations

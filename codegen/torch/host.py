@@ -1,4 +1,4 @@
-"""CPU tensors as numpy arrays on the same memory."""
+"""Makes numpy arrays that share the memory of CPU tensors."""
 
 from __future__ import annotations
 

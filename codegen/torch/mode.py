@@ -43,7 +43,7 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
     Tensor.__matmul__: matmul,
     Tensor.__rmatmul__: _reversed_matmul,
 }
-"""For each replaced function of PyTorch, the function that computes the same by kernels."""
+"""For each replaced function of PyTorch: the function that computes its result by kernels."""
 GROUPED = getattr(torch, "_grouped_mm", None)
 """The function that `torch.nn.functional.grouped_mm` calls; None if this PyTorch has none."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", "offs"}

@@ -194,7 +194,6 @@ def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
 
     Floating-point tensors, except float64, are cast to autocast's type for the device.
 
-
     `torch.library.register_autocast` casts to a type that is fixed when it is called, but each
     `torch.autocast` region may have another type.
     """

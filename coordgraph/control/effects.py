@@ -1,4 +1,4 @@
-"""Memory effects: what an operation of a lowered graph does to memory and to synchronisation.
+"""Memory effects: how an operation of a lowered graph accesses memory and synchronises threads.
 
 The terms are those of the PTX ISA, "Memory Consistency Model" and "Async proxy".
 `coordgraph.control.declared_effects` says which effects each operation has.
@@ -138,7 +138,7 @@ class Asynchronous:
 
 @dataclass(frozen=True)
 class Commit:
-    """Commit a group of asynchronous operations (`cp.async.commit_group` and the like).
+    """End a group of asynchronous operations, as `cp.async.commit_group` does.
 
     `together` is True if all threads of a warpgroup commit one group together, as for wgmma.
     """
@@ -218,7 +218,7 @@ class Arrive:
 class AwaitPhase:
     """Wait, with acquire order, for the phase of an mbarrier that has the parity `phase`.
 
-    If `before` is True, wait for the phase of the other parity.
+    If `before` is True, wait for the preceding phase instead, which has the other parity.
     """
 
     barrier: str

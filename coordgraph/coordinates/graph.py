@@ -281,7 +281,7 @@ class CoordinateEditor:
         return dimension
 
     def finish(self) -> CoordinateGraph:
-        """The graph with all changes so far; the latest such graph again if nothing changed since.
+        """The graph with all changes so far; if nothing changed, the object of the last call.
 
         Raises:
             VerifyError: the edges form a cycle.

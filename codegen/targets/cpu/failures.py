@@ -85,9 +85,10 @@ def _missing(
     tables: Mapping[str, Sequence[int]],
     waiting: Collection[int],
 ) -> dict[int, str]:
-    """For each waiting workgroup, the partial sum that is never sent, as the interpreter finds it.
+    """For each waiting workgroup: a text that names the partial sum which is never sent to it.
 
-    The result is empty if the interpreter cannot run the graph.
+    The interpreter finds these partial sums by running the graph. If it cannot run the graph, the
+    result is empty.
     """
     try:
         found = trace(graph, given, tables)

@@ -36,8 +36,8 @@ def starting_order(
 
     Args:
         graph: a scheduled graph.
-        waits: which workgroups a workgroup waits for: none, those of lower or of higher number, or
-            both ("mixed").
+        waits: which workgroups a workgroup waits for, by number: "none", "lower", "higher", or
+            "mixed" (both, or nothing is proved).
         count: how many workgroups there are.
         given: the parameters of the launch, by name.
         tables: the entries of the tables that the graph reads, by name.
@@ -61,7 +61,10 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """An order with every workgroup after those that it waits for, found by tracing the launch."""
+    """Workgroup numbers, sorted so that every workgroup comes after all that it waits for.
+
+    The interpreter traces the launch to find which workgroups wait for which.
+    """
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):

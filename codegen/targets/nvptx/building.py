@@ -33,7 +33,7 @@ FACTS, CODE = "facts.json", "kernel.ptx"
 
 
 class Choice(NamedTuple):
-    """Which lowering is used for tensors of one alignment, and why no faster one is.
+    """Which lowering is used for tensors of one alignment, and why faster lowerings are not used.
 
     Args:
         instructions: the name of the lowering, such as `wgmma`.
@@ -146,7 +146,8 @@ class Builder:
     def _allowed(self, options: Pass) -> tuple[Lowering, ...]:
         """The lowerings that may be used if the caller passes options for one of them.
 
-        The result is that lowering, followed by the architecture's more general lowerings.
+        The first one is the lowering to which the options belong. The architecture's more general
+        lowerings follow.
 
         Raises:
             CodegenError: the architecture has no lowering for these options, or the lowering
@@ -179,7 +180,7 @@ class Builder:
         return self._refusals[name]
 
     def choice(self, alignment: Alignment, *, reads_c: bool) -> Choice:
-        """The lowering used for tensors of this alignment, and why faster ones are not used."""
+        """The lowering for tensors of this alignment, and why faster lowerings are not used."""
         chosen, found = self.variant(alignment, reads_c=reads_c).instructions, list[str]()
         for lowering in self._entry.lowerings:
             if lowering.instructions == chosen:
@@ -208,7 +209,7 @@ class Builder:
 
     @property
     def _usual(self) -> Iterator[Variant]:
-        """The two variants for 16-byte aligned rows: one does not read C, the other one reads C."""
+        """Two variants for tensors with 16-byte aligned rows: without C, then with C."""
         return (self.variant(self.aligned, reads_c=c) for c in (False, True))
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:

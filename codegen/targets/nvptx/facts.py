@@ -89,22 +89,22 @@ class Facts:
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:
-        """The number of workgroups of a launch; `values` are those of the parameters, by name."""
+        """The number of workgroups of a launch; `values`: the value of each parameter, by name."""
         return int(evaluate(self.grid, values))
 
     def integers(self, values: Mapping[str, int]) -> list[int]:
-        """The integer arguments of a launch, in order; `values` are those of the parameters."""
+        """The integer arguments of a launch, in order; `values` as in `workgroups`."""
         numbers = [int(evaluate(scalar, values)) for scalar in self.scalars]
         for divisor in self.divisors:
             numbers += Magic.numbers(int(evaluate(divisor, values)))
         return numbers
 
     def shape(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...]:
-        """The extents of a tensor, in elements; `values` are those of the parameters, by name."""
+        """The extents of a tensor, in elements; `values`: each parameter's value, by name."""
         return tuple(int(evaluate(extent, values)) for extent in tensor.shape)
 
     def strides(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...] | None:
-        """The strides of a tensor, in elements, for the parameters `values`; None if contiguous."""
+        """The strides of a tensor, in elements; None if contiguous; `values` as in `shape`."""
         if tensor.strides is None:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)

@@ -94,7 +94,7 @@ class CudaProgram:
 
     @cached_property
     def walker(self) -> CudaWalker:
-        """The object that generates the LLVM module. Read its `arguments` only after `module`."""
+        """The object that generates the LLVM module; only `module` completes its `arguments`."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         return emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight

@@ -22,7 +22,7 @@ class Gather(Edge):
 
     - reverse: `i = t[min(o, |O| - 1)]`; the minimum is o except in padding, where it keeps the read
       inside the table;
-    - there is no forward formula: several o may have the same i, and an i may have none.
+    - there is no forward formula: the table may hold an index i several times, or not at all.
 
     Size rule: none. The table has |O| entries in any order, each less than |I|.
 

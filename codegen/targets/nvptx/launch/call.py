@@ -25,7 +25,7 @@ ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 NUMBER = len(ARGUMENTS)
 """Number of tensors in `ARGUMENTS`."""
 Pointers = tuple[int, ...]
-"""Device addresses of a call's tensors: those of `ARGUMENTS`, then those of `other_operands`."""
+"""Device addresses of a call's tensors: of the tensors `ARGUMENTS`, then of `other_operands`."""
 MOST_OWNERS = 64
 """Size of an LRU cache: the largest number of streams and CUDA graph captures for which the
 addresses of a kernel's workspace buffers are kept. A repeated call then need not look them up."""

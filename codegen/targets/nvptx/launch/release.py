@@ -1,4 +1,4 @@
-"""`release`: free what a kernel holds on GPUs, when the kernel is no longer used."""
+"""`release`: frees a kernel's workspaces and code on GPUs, when the kernel is no longer used."""
 
 from __future__ import annotations
 

@@ -175,11 +175,11 @@ class CudaWalker(TableWalker):
         """Hook for subclasses: called before the first operation is emitted."""
 
     def make_instructions(self) -> Instructions:
-        """The emitter of PTX instructions; subclasses return an emitter of more instructions."""
+        """Make the object that emits PTX instructions; subclasses override this method."""
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """The multiplier and shift for division by `divisor`; None if that varies during a launch.
+        """The multiplier and shift for division by `divisor`; None if it varies during a launch.
 
         For a divisor that is constant during a launch, the host computes multiplier and shift. The
         first division by a divisor adds both to the kernel's arguments.

@@ -58,8 +58,8 @@ class Instructions:
         """Emit inline assembly.
 
         Impure assembly clobbers memory, and is convergent: LLVM must not duplicate it into both
-        sides of a branch, because all lanes of a warp must execute the same instance of many of
-        these instructions.
+        sides of a branch. Many of these instructions must be executed by all lanes of a warp
+        together.
 
         Args:
             text: the PTX; `$0`, `$1`, … are the result's and the arguments' registers.

@@ -1,4 +1,4 @@
-"""Emits the computation of derived tables in shared memory, and of parameters that read them.
+"""Emits the computation of derived tables in shared memory, and of parameters that read tables.
 
 One warp computes one table: prefix sums, or a sort.
 """
@@ -96,7 +96,8 @@ class TableWalker(FragmentWalker):
 
             def compare(other: ir.Value, before: ir.Value) -> ir.Value:
                 theirs = self._step(table, node, b.add(other, lane), count, none)
-                for number in range(WARP):  # lanes past the last index have -1, below all values
+                # A lane past the last index has the value -1, which is less than all others.
+                for number in range(WARP):
                     one = self.ptx.of_lane(theirs, number)
                     earlier = b.icmp_unsigned("<", b.add(other, ir.Constant(I32, number)), own)
                     equal = b.and_(b.icmp_signed("==", one, mine), earlier)

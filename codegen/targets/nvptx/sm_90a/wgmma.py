@@ -243,11 +243,11 @@ class HopperInstructions(Instructions):
         self.asm(f"cp.async.bulk.wait_group.read {pending};", "", [], VOID, pure=False)
 
     def fence_memory(self) -> None:
-        """Emit a proxy fence: this thread's global memory accesses precede later ones by TMA."""
+        """Emit a proxy fence: orders a thread's global memory accesses before later ones by TMA."""
         self.asm("fence.proxy.async.global;", "", [], VOID, pure=False)
 
     def fence_shared(self) -> None:
-        """Emit a proxy fence: this thread's shared memory accesses precede later ones by TMA."""
+        """Emit a proxy fence: orders a thread's shared memory accesses before later ones by TMA."""
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
