@@ -235,7 +235,7 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes along which an epilogue operand varies, of `lmn` (l: products); '' for others."""
+    """The axes of an epilogue operand, such as `mn` or `l` (products); '' for other tensors."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 

@@ -23,7 +23,7 @@ whose sizes are just above the constant."""
 
 
 def zero_divisions(graph: KernelGraph) -> Iterator[Counterexample]:
-    """Yield, for each parameter or assumption that divides by 0 in some launch, that launch.
+    """Yield a launch for each parameter or assumption of the graph that divides by 0 in it.
 
     The host evaluates parameters and assumptions before a launch, and refuses a launch in which one
     divides by 0, even if the graph's bounds and assumptions allow the launch.

@@ -1,8 +1,8 @@
 """`Transformer`: a decoder as in Qwen3; the caller chooses the classes of its layers.
 
-RMSNorm before each part, rotary position embedding, grouped-query attention with normalized
-queries and keys, a SwiGLU feed-forward layer, and an output layer that shares the weight of the
-embedding.
+The model has RMSNorm before each part, rotary position embedding, grouped-query attention with
+normalized queries and keys, SwiGLU feed-forward layers, and an output layer that shares the weight
+of the embedding.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any
     ) -> Tensor:
-        """Attend from each token of `x`, (batch, length, dim), to earlier tokens; same shape.
+        """Attention of each token to itself and earlier tokens; the result has the shape of `x`.
 
         Args:
-            x: the vectors of the tokens.
+            x: the vectors of the tokens, (batch, length, dim).
             cos, sin: the arguments of `rotated`.
             mask: the positions in the cache to which each token attends; None without a cache.
             cache: (keys, values, positions) of this layer, see `Cache`. The keys and values of `x`

@@ -322,7 +322,7 @@ def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
 
     Args:
         rows: rows of measured times. The entry `plan` of a row is the text of a plan, or the name
-            of another library; such rows are left out.
+            of another library; rows of other libraries are left out.
     """
     found: dict[str, Plan] = {}
     for text in dict.fromkeys(row["plan"] for row in rows if is_plan(row)):

@@ -353,7 +353,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            # Only the persistent data-parallel schedule takes this problem, so it suits every
+            # Only the persistent data-parallel schedule accepts this problem, so it suits every
             # tiling.
             suits = np.ones_like(tried)
         yield Kind(schedule, tried & suits, cut.slots)

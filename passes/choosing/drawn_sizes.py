@@ -19,8 +19,8 @@ MULTIPLE = 8
 bytes, which TMA requires. Extents below 2 * MULTIPLE are drawn from all integers."""
 MOST_OPERATIONS, ATTEMPTS = 2e13, 20
 """MOST_OPERATIONS: largest product m·n·k of a drawn size; larger problems have the same best plans.
-ATTEMPTS: number of times that a size is drawn again because it is larger; then the larger size is
-taken."""
+ATTEMPTS: a size with a larger product is drawn again, at most ATTEMPTS times; the size of the last
+of these draws is taken whatever its product is."""
 
 
 USUAL_EXTENTS = (128, 8192)

@@ -260,7 +260,7 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
 
 
 def _few(readers: Column, c: Constants) -> Flag:
-    """For each plan, whether at most half of the SMs are busy: then none shares a path to L2.
+    """For each plan, whether at most half of the SMs are busy, so that none shares a path to L2.
 
     Args:
         readers: number of CTAs that read A and B.
@@ -274,11 +274,11 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
 
     Times are in seconds. The bytes are those that wgmma reads from shared memory in one iteration.
 
-    The slowest of four resources determines the time of an iteration: the tensor cores, the
-    requests to the L2 cache, the arriving data, and the producer warp. In the first iteration the
-    times of these resources do not overlap. Times vary from iteration to iteration, so a resource
-    that is nearly the slowest delays some iterations too; therefore a smooth maximum (`_largest`)
-    is taken.
+    The longest of five times determines the time of an iteration: those of the tensor cores, of
+    the requests to the L2 cache, of the arriving data, of the producer warp, and of refilling a
+    pipeline stage. In the first iteration, multiplication does not overlap with loads. Times vary
+    from iteration to iteration, so a resource that is nearly the slowest delays some iterations
+    too; therefore a smooth maximum (`_largest`) is taken.
 
     Args:
         s: how tiles are divided.

@@ -1,7 +1,7 @@
 """Generate NumPy source for integer expressions, to evaluate them for whole columns in float64.
 
 Integer quotients are exact for integers a < 2**53 and b > 0: if the exact quotient is less than an
-integer, the quotient rounded to float64 is less than it too, so `floor(a / b)` is right.
+integer, the quotient rounded to float64 is less than that integer too. So `floor(a / b)` is right.
 """
 
 from __future__ import annotations

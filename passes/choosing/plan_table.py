@@ -172,7 +172,8 @@ class Table:
         columns = [given[name][chosen] for name in _COLUMNS]
         found = Table(*columns, schedules=self.schedules, alike=alike)
         if "counters" in given:
-            vars(found)["counters"] = given["counters"]  # keep the cached property `counters`
+            # `counters` is a cached property that depends only on `schedules`, which stay the same.
+            vars(found)["counters"] = given["counters"]
         return found
 
     @cached_property

@@ -44,8 +44,8 @@ TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 alternate between tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
-"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Such clusters make products
-faster that have few output tiles and whose time is limited by the rate of the L2 cache; see
+"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Such clusters speed
+up products that have few output tiles and whose time is limited by the rate of the L2 cache; see
 `passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures such plans for other
 products too."""
 LARGE_CLUSTER_WIDTHS = {

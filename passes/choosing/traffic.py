@@ -117,10 +117,10 @@ def _streamed(
 def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
     """Bytes of A and B read from memory if all workgroups stay at nearly the same k.
 
-    With f the fractional part of `pieces`, a tile is ahead of an even progress along k by at most
-    `f·(1 - f)/pieces` of the launch's time; see the edge `Interleave`. Between an early and a late
-    read of the same data, this fraction of A and B is read, which may evict the data from the L2
-    cache.
+    Let f be the fractional part of `pieces`. Compared with even progress along k, a tile is ahead
+    by at most the fraction `f·(1 - f)/pieces` of the launch's time; see the edge `Interleave`. In
+    the time between an early and a late read of the same data, this fraction of A and B is read,
+    which may evict the data from the L2 cache.
 
     Args:
         pieces: iterations of a tile divided by those of a share.

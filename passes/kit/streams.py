@@ -251,7 +251,7 @@ class Stream:
 
     @property
     def _located(self) -> tuple[str, ...]:
-        """Coordinates, set by a `Locate`, on which a tile's number of iterations depends."""
+        """Ids of coordinates set by a `Locate` that a tile's number of iterations depends on."""
         read = {symbol.name for symbol in symbols_of(self.depth)}
         return tuple(dim for dim in self.work.located if dim in read)
 

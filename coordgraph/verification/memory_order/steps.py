@@ -212,7 +212,7 @@ class Walk:
         found = self.formulas.value(expr, self.env)
         if isinstance(found, np.ndarray) and found.ndim:
             return uniform(found, mask)
-        if isinstance(found, np.ndarray):  # np.where(c, 1, 2) has zero dimensions
+        if isinstance(found, np.ndarray):  # np.where(c, 1, 2) is an array without axes
             found = found[()]
         return int(found) if not isinstance(found, bool | np.bool_) else bool(found)
 
