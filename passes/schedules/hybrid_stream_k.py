@@ -41,8 +41,8 @@ class HybridStreamK(PartlyStreamed):
         return (cls(owner="last"),)
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        # Suits only problems whose last wave is at least half full; otherwise three or more
-        # workgroups share each tile of that wave.
+        # The schedule suits only problems whose last wave is at least half full; otherwise three or
+        # more workgroups share each tile of that wave.
         return (tiles > workgroups) & (2 * (tiles % workgroups) >= workgroups)
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:

@@ -146,7 +146,8 @@ class Buffers:
     def cut_tiles(self) -> None:
         """Divide tiles into shares for a `scatter` reduction: a share is a row of register blocks.
 
-        In this reduction each workgroup executes the epilogue of one share.
+        In this reduction, each workgroup with partial sums of a tile executes the epilogue of some
+        of the tile's shares.
         """
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 

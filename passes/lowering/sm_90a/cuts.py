@@ -39,9 +39,11 @@ def cuts(
     *,
     maps: bool = True,
 ) -> dict[str, tuple[Boolean, ...]]:
-    """For each cut axis of a tensor, the guards (conditions on indices) that TMA does not check.
+    """The conditions along the axes of a tensor that TMA does not check (guards).
 
-    Each guard is true for the elements of a tile before the end of its group along the axis.
+    A guard is a condition on indices. It is true for those elements of a tile that come before the
+    end of the tile's group along the axis. The result has the guards by the name of the axis; an
+    axis along which no group ends inside the tensor has no entry.
 
     Args:
         graph: the coordinate graph.

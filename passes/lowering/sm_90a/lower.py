@@ -262,9 +262,9 @@ class LowerToHopper(Pass):
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
 
-        Of all box widths and numbers of output slots (staging buffers of D), this chooses those
-        that leave the most stages for the ring, where stages beyond `ENOUGH_STAGES` do not count;
-        of these, the fewest boxes; of these, the most slots.
+        A way to store D is a width of boxes and a number of output slots (staging buffers of D).
+        The chosen one leaves the most stages for the ring, where stages beyond `ENOUGH_STAGES` do
+        not count. If several do, it is the one with the fewest boxes, then with the most slots.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:

@@ -116,13 +116,13 @@ class OperandBoxes:
 
         A box is as wide as fits in a stage; then a step has as many boxes as fit in a stage.
 
-        Returns:
-            (number of columns of a box, number of boxes of a warpgroup in one step); the number of
-            boxes is 0 if no box fits in a stage.
-
         Args:
             room_bytes: number of bytes of a stage.
             large: the operand along m and n; None if only a vector is loaded.
+
+        Returns:
+            (number of columns of a box, number of boxes of a warpgroup in one step); the number of
+            boxes is 0 if no box fits in a stage.
         """
         division = self.division
         if large is None:

@@ -15,8 +15,9 @@ MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
 as large as D. The key is (bytes of that operand's element, whether B is wgmma's left operand). If B
 is the left operand, a thread reads C element by element, which takes more registers."""
 MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
-"""Largest number of accumulator registers of a thread in kernels that exchange partial sums
-(MOST_BESIDE_PARTIALS), and in those of them that also write tensor maps (MOST_BESIDE_MAPS)."""
+"""Largest numbers of accumulator registers of a thread. MOST_BESIDE_PARTIALS: in kernels that
+exchange partial sums. MOST_BESIDE_MAPS: in kernels that exchange partial sums and also write tensor
+maps."""
 
 
 def accumulators_beside(element_bytes: int, by_elements: bool) -> int:

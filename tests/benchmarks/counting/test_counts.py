@@ -1,4 +1,4 @@
-"""Counts of the work that schedules do equal formulas, and counts in lowered kernels; no GPU."""
+"""Counts of schedules' work equal formulas, and counts in lowered kernels; needs no GPU."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ OTHERS = ["data-parallel", "split-k{splits=2}", "grouped,two-tile-stream-k{owner
 
 
 def read_by_lists(blocks: list[int], sizes: list[int], capacity: int) -> int:
-    """The number of bytes that an LRU cache of `capacity` bytes reads for requests of `blocks`.
+    """Number of bytes that an LRU cache of `capacity` bytes reads from memory to load `blocks`.
 
     Block number i has `sizes[i]` bytes. The cached blocks are kept in a list, and the block that
     was used most recently is its last entry.

@@ -1,4 +1,4 @@
-"""`benchmarks counters` makes a result row, of hardware counters, for each product and library."""
+"""`benchmarks counters` makes a result row with hardware counters for each product and library."""
 
 from __future__ import annotations
 

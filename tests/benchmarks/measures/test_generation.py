@@ -1,4 +1,5 @@
-"""Tests of `benchmarks generation`, which times code generation, by stage, and choosing a plan."""
+"""Tests of `benchmarks generation`, which times each stage of code generation, and choosing a plan.
+"""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ CACHE = 10e6
 
 
 def test_bands_save_traffic_where_workgroups_keep_step():
-    """In bands, whole tiles (data-parallel) need less DRAM traffic, but plain Stream-K does not.
+    """Bands reduce the DRAM traffic of whole tiles (data-parallel), but not of plain Stream-K.
 
     Workgroups of Stream-K begin at different k, so they do not read the same blocks of A and B at
     the same time.

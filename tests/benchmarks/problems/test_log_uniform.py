@@ -18,7 +18,7 @@ def test_the_corpus_is_log_uniform_and_the_same_every_time():
 
 
 def test_the_corpus_is_the_documented_one():
-    """The first random sizes are the documented ones, so results stay comparable."""
+    """The first random sizes never change, so that documented results stay comparable."""
     sizes = ["4288x2992x736", "376x1072x688", "3336x448x928", "1448x5592x1048"]
     assert [found.size for found in log_uniform_shapes(4)] == sizes
     assert [found.size for found in log_uniform_shapes(2, step=1)] == [

@@ -47,8 +47,8 @@ HEAVY = {
 def test_help_loads_nothing_heavy():
     """`--help` of every command runs without importing a module in `HEAVY`.
 
-    The test checks which modules are loaded, since that is the same on every machine and seconds
-    are not.
+    The test checks which modules are loaded, because that is the same on every machine, unlike the
+    time that loading takes.
     """
     script = (
         "import sys\n"

@@ -1,6 +1,4 @@
-"""CPU kernels that are compiled once for all tests, problems for them, and comparison with
-float64.
-"""
+"""CPU kernels for tests, each compiled once; problems with inputs; comparison with float64."""
 
 from __future__ import annotations
 

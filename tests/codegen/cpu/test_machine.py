@@ -41,7 +41,7 @@ def test_f16_needs_instructions(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_code_for_aarch64():
-    """Cross-compiled code waits with AArch64's hint instruction and multiplies with its vectors."""
+    """Code for AArch64 waits by a hint instruction, and multiplies by vector instructions."""
     host_machine()  # this call initialises LLVM's targets
     triple = "aarch64-unknown-linux-gnu"
     there = llvm.Target.from_triple(triple).create_target_machine(cpu="generic", opt=3)

@@ -164,7 +164,7 @@ def launched_by_python(
     more: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> FakeDriver:
-    """A fake driver that has recorded one launch of the kernel by Python."""
+    """Launch a kernel from Python, and return the fake driver, which has recorded the launch."""
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
     fake = install(monkeypatch)
     # If the epilogue has a tensor C, the exported variant of the kernel is the one that reads C.

@@ -61,7 +61,7 @@ class Contents:
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:
-        """Load a TMA box into a stage: the element at each of `places` is the one with that `k`.
+        """Load a TMA box into a stage: the element at `places[i]` has the index `k[i]` along k.
 
         Args:
             stage: the stage.
