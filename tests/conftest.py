@@ -73,7 +73,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
-    """Collect no test functions marked `slow` in a run without slow tests."""
+    """In a run without slow tests, return [] for functions marked `slow`, so none is collected.
+
+    None lets pytest collect the object.
+    """
     marks = getattr(obj, "pytestmark", ())
     slow = any(getattr(mark, "name", "") == "slow" for mark in marks)
     return [] if slow and not Slow.collected else None

@@ -164,8 +164,9 @@ def test_refusals():
 
 
 def test_simulation_counts_columns_of_b():
-    """A kernel of two sums takes the time of a product with twice as many columns, and less for D,
-    of which it stores half as much.
+    """The simulated time of a kernel with two sums is that of a product with twice the columns.
+
+    Only storing D takes less time, because D has half as many columns.
     """
     both = DataParallel()(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
     one = DataParallel()(cg.Gemm("bf16").graph(tile=(128, 128, 64)))

@@ -41,7 +41,10 @@ def halves(value: int) -> list[int]:
 def row(
     sm: int, at: float, activity: str, role: str = "", *numbers: int, stalled: int = 0, form: str
 ) -> list[int]:
-    """The words of a record that was written `at` nanoseconds after the launch began."""
+    """The eight words of a record that was written `at` nanoseconds after the launch began.
+
+    `stalled` counts clock cycles; `numbers` are the last words, such as a tile's numbers.
+    """
     clock = SKEWS[sm] + round(at * GIGAHERTZ)
     rest = [*numbers, 0, 0, 0, 0][:4]
     return [*halves(clock), code_of(activity, role, form), stalled, *rest]

@@ -60,8 +60,8 @@ class Walk:
 def _function(frame: FrameType) -> str:
     """The name of a function of `codegen`; '' for comprehensions, properties and generated methods.
 
-    Properties and dataclass constructors read like plain attributes and calls of records, so they
-    are not counted.
+    Properties and dataclass constructors are not counted, because the source that calls them reads
+    like access to attributes and creation of records.
     """
     module, code = frame.f_globals.get("__name__", ""), frame.f_code
     if not module.startswith("codegen.") or "<" in (code.co_name[0], code.co_filename[0]):

@@ -47,8 +47,7 @@ def test_losses_agree(name: str, bound: float):
 
 
 def test_products_of_the_model_are_ours(monkeypatch: pytest.MonkeyPatch):
-    """In a forward pass, coordgraph computes four products for each layer, and the output layer's.
-    """
+    """In a forward pass, coordgraph computes four products for each layer, and a last product."""
     import codegen.torch.ops as ops
 
     called: list[str] = []

@@ -180,7 +180,8 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
             (ours.d, theirs.d),
             *zip(ours.gradients or (), theirs.gradients or (), strict=False),
         ]
-        # Autocast casts the factors of our `grouped_mm`, as documented, but not of PyTorch's.
+        # Under autocast, coordgraph's `grouped_mm` casts its factors, as documented, and PyTorch's
+        # does not, so the types of the results differ.
         if case.name == "grouped_mm" and case.way.autocast and ours.d.dtype != theirs.d.dtype:
             pairs = pairs[1:]
         for one, other in pairs:

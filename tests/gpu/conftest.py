@@ -23,6 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def gpu() -> Gpu:
     """The GPU; if there is none, the test is skipped and the reason printed.
 
-    A test that compiles something first calls `require_gpu()` afterwards instead.
+    A test whose kernels should be compiled even without a GPU does not use this fixture, but calls
+    `require_gpu()` after compiling.
     """
     return require_gpu()

@@ -56,7 +56,10 @@ COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
-    """Run case `number` of all: launch its kernel twice and compare the results exactly."""
+    """Run one case: launch its kernel twice and compare the results exactly.
+
+    `number` counts the cases of CASES, GROUPS and LISTS, in this order.
+    """
     if number < len(CASES):
         run_single(number)
     elif number < len(CASES) + len(GROUPS):

@@ -1,4 +1,4 @@
-"""Kernels are right for architectures that a test registers, and with lowerings that it gives."""
+"""Kernels are right for architectures that a test registers and lowerings that a test passes."""
 
 from __future__ import annotations
 

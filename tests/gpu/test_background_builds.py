@@ -26,7 +26,7 @@ sizes, other kernels are better.
 
 @pytest.fixture
 def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Begin the test with one loaded kernel, that for SIZES[0], and with an empty disk cache."""
+    """Begin the test with an empty disk cache and one loaded kernel: the best for SIZES[0]."""
     assert background_compiler.wait(LONG)
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     matmul.forget()
@@ -83,7 +83,7 @@ def test_calls_do_not_wait_for_the_compiler(cold: None):
     )
     for product in products:
         product.check(background=True)
-    # List the built kernels before calling `matmul.chosen`, because it builds the chosen plan's.
+    # The built kernels are listed before calling `matmul.chosen`, because it may build a kernel.
     built = kernels()
     wanted = {matmul.chosen(product.a, product.b).kernel for product in products}
     assert wanted <= built

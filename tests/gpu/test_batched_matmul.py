@@ -173,7 +173,7 @@ def test_as_pytorch_has_groups():
 
 
 def test_other_groups_in_a_cuda_graph():
-    """A CUDA graph can be replayed for other groups, by overwriting the offsets in place before."""
+    """A CUDA graph can be replayed for other groups after the offsets are overwritten in place."""
     matmul.forget()
     a, b, out = normal(2048, 512), normal(5, 512, 256), poisoned(2048, 256)
     borders = on_device(GROUPS[0])

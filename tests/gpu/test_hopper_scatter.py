@@ -64,7 +64,10 @@ def fits(case: Case) -> bool:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", SCATTER, ids=str)
 def test_tall_products(spec: Spec):
-    """Results are right, with equal bits in a second launch; before, workspaces and D are NaN."""
+    """Results are right, and a second launch gives equal bits.
+
+    Workspaces and D are filled with NaN before each launch.
+    """
     ours = cases(spec)
     assert len(ours) >= 2
     first, again = ([Launched(case) for case in ours] for _ in range(2))

@@ -59,7 +59,7 @@ def graph_of(case: Case) -> KernelGraph:
 
 
 def kernel_of(case: Case, timeline: bool | int = True) -> Any:
-    """Compile the kernel of a test case; PTX is assembled even where the test is then skipped."""
+    """Compile and assemble the kernel of a test case; then skip the test if no GPU can run it."""
     *_, lowering = case
     target = "sm_90a" if lowering else "sm_80"
     options: dict[str, Any] = {"timeline": timeline, "lowering": lowering}

@@ -1,4 +1,4 @@
-"""Every schedule computes groups along k, whose numbers of k tiles are data, correctly."""
+"""Every schedule gives right results for groups along k, whose k is known only at launch."""
 
 from __future__ import annotations
 

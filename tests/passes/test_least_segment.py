@@ -1,5 +1,6 @@
-"""The option `least_segment`: no segment of a tile has fewer k tiles, unless the whole tile has.
+"""The option `least_segment` is the least number of k tiles in a segment of a tile.
 
+A segment has fewer only if its whole tile has fewer.
 Fix-ups find all workgroups that compute a tile.
 """
 

@@ -37,8 +37,8 @@ EVERY = (*STREAMS, *SPLITS)
 def in_order(name: str, found: Trace) -> None:
     """Check the order in which the partial sums of each tile are added.
 
-    The workgroup whose k range is farthest from the owner's sends first. Each next workgroup
-    receives the sum so far, adds its own sum and sends the result.
+    The workgroup with the k range farthest from the owner's k range sends first. Each next
+    workgroup receives the sum so far, adds its own sum and sends the result.
     """
     assert found.problems() == ()
     lower = waits_for_lower(name)

@@ -23,20 +23,20 @@ def geglu(gate: Any, up: Any, bias: Any, scale: Any, residual: Any) -> Any:
 
 
 def parts_of(columns: Array, parts: str, sums: int = 2) -> list[Array]:
-    """The columns for each sum, from an array whose last axis has the columns of B."""
+    """For each of the epilogue's sums, the columns of an array whose last axis is that of B."""
     if parts == "interleaved":
         return [columns[..., part::sums] for part in range(sums)]
     return np.split(columns, sums, axis=-1)
 
 
 def swiglu_of(product: Array, parts: str) -> Array:
-    """`swiglu` of a product with all columns of B."""
+    """The D that `swiglu` gives for a product with all columns of B, in f64."""
     gate, up = parts_of(product.astype("f8"), parts)
     return gate / (1 + np.exp(-gate)) * up
 
 
 def geglu_of(product: Array, parts: str, bias: Array, scale: float, residual: Array) -> Array:
-    """`geglu` of a product with all columns of B."""
+    """The D that `geglu` gives for a product with all columns of B, in f64."""
     x, up = parts_of(product.astype("f8"), parts)
     gate = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
     return gate * (up + bias) * scale + residual

@@ -93,8 +93,7 @@ class Hopper(Device):
         self.team = 1 if self.turns else self.warpgroups - 1
         """The number of warpgroups that compute one tile together."""
         self.boxes: dict[Place, str] = {}
-        """By the place of each box of D that was stored: `engine` if TMA stored it, `rows` if threads
-        did.
+        """For each stored box of D, by its place: `engine` if TMA stored it, `rows` if threads did.
         """
         self.memory: dict[int, list[Workgroup]] = {}
 

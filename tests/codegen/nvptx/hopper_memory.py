@@ -141,7 +141,7 @@ class Workgroup:
     """The TMA boxes in each stage, by the place in the stage where they begin."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """By the number of a named barrier: the flags that warpgroups had acquired when they arrived."""
+    """By the number of a named barrier: flags that arriving warpgroups had acquired before."""
     multiplying: set[int] = field(default_factory=set[int])
     """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])

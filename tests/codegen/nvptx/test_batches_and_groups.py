@@ -229,7 +229,7 @@ def test_a_call_of_a_batch(fake_driver: FakeDriver):
     made(a, matrices(5, 512, 128, B_AT, stride=0), out=d)
     assert len(fake_driver.encoded) == 3
     assert len(fake_driver.loaded) == 2
-    # Matrices that begin at odd multiples of 8 bytes, which TMA cannot load.
+    # Some matrices begin at odd multiples of 8 bytes, so TMA cannot load them.
     made(a, matrices(5, 512, 128, B_AT, stride=512 * 128 + 4), out=d)
     assert len(fake_driver.loaded) == 3
     with pytest.raises(LaunchError, match="the matrices of out overlap"):

@@ -151,8 +151,9 @@ def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], layout
 
 @every_layout
 def test_the_rest_of_a_row_follows_its_first_element(layout: str):
-    """The 16 bytes of a copy and of an ldmatrix row are contiguous in the tile as well as in shared
-    memory.
+    """16 bytes that are contiguous in shared memory are contiguous in the tile, too.
+
+    A thread copies 16 bytes at a time, and ldmatrix reads them as a row.
     """
     this = lowered((128, 128, 32), layout)
     for tensor in "AB":

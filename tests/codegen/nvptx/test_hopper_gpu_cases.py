@@ -1,4 +1,7 @@
-"""The kernels that tests/gpu launches on Hopper are legal, varied and assemble; needs no GPU."""
+"""Tests, without a GPU, of the kernels that tests/gpu launches on Hopper.
+
+All can be lowered and assembled, and together they cover the options of kernels.
+"""
 
 from __future__ import annotations
 

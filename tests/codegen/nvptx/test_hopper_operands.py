@@ -94,9 +94,7 @@ def stage(this: Lowered) -> int:
 
 
 def boxes(this: Lowered, tensor: str) -> int:
-    """The number of TMA boxes into which a workgroup's part of a tile is divided, side by
-    side across k.
-    """
+    """The number of TMA boxes, along m or n, into which a workgroup's part of a tile is divided."""
     return this.size(f"{tensor}.boxes")
 
 

@@ -1,4 +1,4 @@
-"""The multiply instruction of a kernel: `kernel.instructions` names it; callers can require one."""
+"""The multiply instruction of a kernel: `kernel.instructions` names it; callers can require it."""
 
 from __future__ import annotations
 

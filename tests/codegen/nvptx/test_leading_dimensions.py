@@ -229,7 +229,7 @@ def test_tensor_maps_have_the_strides_of_arrays(fake: FakeDriver):
 
 @pytest.mark.usefixtures("forgotten")
 def test_tensor_maps_of_permuted_batches(fake: FakeDriver):
-    """Tensor maps are right for a batch whose matrices alternate row by row: x[:, i] is one."""
+    """Tensor maps are right for a batch that is stored row by row: its matrix i is x[:, i]."""
     a = matrix(0, 0, A_AT, shape=(4, 256, 192), strides=(192, 4 * 192, 1))
     b = matrix(0, 0, B_AT, shape=(4, 192, 320), strides=(192 * 320, 320, 1))
     d = matrix(0, 0, D_AT, shape=(4, 256, 320), strides=(320, 4 * 320, 1))
@@ -276,10 +276,10 @@ def test_accesses_are_as_wide_as_rows_allow(fake: FakeDriver):
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(("columns", "vector"), [(96, 8), (100, 2), (101, 1)])
 def test_stores_at_the_end_of_a_group_stay_inside_rows(fake: FakeDriver, columns: int, vector: int):
-    """Stores by threads, of boxes in which a group ends, are no wider than a row's length allows.
+    """Threads store the boxes of D in which a group ends, and write nothing past the end of a row.
 
-    TMA clips boxes at the end of a row, but threads store whole vectors: of 8 elements only if rows
-    are multiples of 16 bytes.
+    TMA clips boxes at the end of a row, but threads store whole vectors. So they store 8 elements
+    at a time only if rows are multiples of 16 bytes.
     """
     b = matrix(0, 0, B_AT, shape=(4, 128, columns), strides=(128 * 104, 104, 1))
     offsets = TensorView(C_AT, (5,), (1,), "i32", 0)

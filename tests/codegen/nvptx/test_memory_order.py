@@ -44,8 +44,9 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 
 
 def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
-    """Properties of a case, each of which at least one quick test has: kinds of pass, lowering,
-    problem.
+    """The properties of a case: its kinds of pass, lowering and problem.
+
+    Each property occurs in at least one quick test.
     """
     schedule, lowering, problem = case
     return (*kinds(schedule), str(lowering), str(problem))

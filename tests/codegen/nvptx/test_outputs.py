@@ -115,7 +115,10 @@ def applications(graph: KernelGraph) -> list[Node]:
 
 @every_case
 def test_outputs_are_stored_at_the_indices_of_d(case: Case):
-    """Each register's element of an output has the row, column and guard of its element of D."""
+    """A register stores an output's element at the row and column of the register's element of D.
+
+    The guards of both stores are equal, too.
+    """
     graph = compiled(several, case).lowered
     found = applications(graph)
     assert found
@@ -216,7 +219,8 @@ def test_a_call_refuses_wrong_arrays(fake_driver: FakeDriver, wide: TensorView, 
     kernel = compiled(two_types, CASES[0])
     a, b = matrix(256, 128, 1 << 30), matrix(128, 512, 2 << 30)
     good = replace(matrix(256, 512, 4 << 30), dtype="f32")
-    kernel(a, b, out=matrix(256, 512, 3 << 30), wide=good)  # a valid call before
+    # A valid call comes first, so that the wrong calls find a cached one.
+    kernel(a, b, out=matrix(256, 512, 3 << 30), wide=good)
     with pytest.raises(LaunchError, match=message):
         kernel(a, b, out=matrix(256, 512, 3 << 30), wide=wide)
     assert len(fake_driver.launches) == 1
@@ -237,6 +241,6 @@ def test_quantized_outputs_assemble(case: Case):
         assert_clean(report)
         ptx = program.ptx
         assert ptx.count("cvt.rni.sat.s8.f32") == ptx.count("cvt.rni.sat.u8.f32") > 0
-        # If a quotient is approximate, it may be rounded to another integer at a tie.
+        # An approximate quotient near a tie could be rounded to the wrong integer.
         assert "div.full" not in ptx
         assert "div.rn.f32" in ptx

@@ -45,7 +45,7 @@ def declared(edge: Edge, name: str, entries: tuple[int, ...]) -> Table:
 
 
 def kernel_of(case: Case) -> tuple[KernelGraph, dict[str, Sequence[int]]]:
-    """A kernel graph with one edge; by name, the entries of the tables that a launch must pass."""
+    """(a kernel graph with the edge of `case`, the tables that a launch must pass by name)."""
     edge, tables = case[0], table_of(case[0])
     found = tuple(declared(edge, name, entries) for name, entries in tables.items())
     graph = KernelGraph(Gemm(), graph_of(case), parameters=Parameters(tables=found))

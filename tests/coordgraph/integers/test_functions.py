@@ -96,5 +96,6 @@ def test_a_comparison_is_evaluated_between_numbers_only() -> None:
     assert less(S(2), S(2)) is S.false
     assert less(x, size) == Lt(x, size)
     kept = less(S(-1), x)
-    assert kept.args == (S(-1), x)  # not evaluated, though SymPy assumes x >= 0
+    # `less` does not evaluate -1 < x, although SymPy assumes x >= 0; `Lt` does.
+    assert kept.args == (S(-1), x)
     assert Lt(S(-1), x) is S.true

@@ -36,7 +36,7 @@ def prover_of(ranges: Ranges) -> Prover:
 
 
 def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
-    """For each sample assignment of values to symbols, the values of `exprs`; None: undefined."""
+    """For each sample assignment of values to symbols, the values of `exprs`; None if undefined."""
     polynomials = [to_polynomial(e) for e in exprs]
     return [
         tuple(point.value(p) for p in polynomials) for point in prover_of(ranges).points._inside

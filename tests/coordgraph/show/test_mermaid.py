@@ -102,8 +102,9 @@ def test_only_and_direction_are_checked():
 
 
 def chains(scopes: int, length: int) -> CoordinateGraph:
-    """Dimensions `s0.0`, `s0.1`, … of several scopes: a chain in each, and one from each to the
-    next.
+    """A graph of scopes `s0`, `s1`, …: in each, a chain of `length` dimensions `s0.0`, `s0.1`, ….
+
+    An edge connects each scope to the next one.
     """
     with CoordinateGraph().edit() as e:
         for scope in range(scopes):
@@ -196,7 +197,7 @@ def test_control_edges_are_labelled():
     assert "If x < 3" in drawn(text)
 
 
-# Names that must work as a node's id and as its whole note.
+# NAMES must work as ids of nodes, and NOTES as the whole notes of nodes.
 NAMES = (
     "end graph style class click call href default subgraph.x interpolate linkStyle direction "
     "constructor __proto__ toString hasOwnProperty _self _blank TD v o x a_b Flatten_o n_end "

@@ -241,10 +241,10 @@ def test_partial_sums_are_received_in_as_many_steps_as_the_lowering_has(tile: st
 
 
 def test_reductions_of_many_pieces():
-    """The predicted time of the fix-up of one tile that 16 workgroups compute, by reduction.
+    """The cost model predicts how long the fix-up of a tile takes, for each kind of reduction.
 
-    `peers` adds 15 partial sums one after another, `tree` needs 4 levels, `turnstile` 15 sends and
-    receives in sequence, `scatter` one send and one finish.
+    16 workgroups compute the tile: `peers` adds 15 partial sums one after another, `tree` needs 4
+    levels, `turnstile` 15 sends and receives in sequence, `scatter` one send and one finish.
     """
     size, way = (128, 128, 64 * 64), {}
     for reduction in ("peers", "tree", "turnstile", "scatter"):

@@ -32,8 +32,7 @@ RAGGED = Gemm("bf16", m=3456, n=3200, k=16384, transpose_b=True)
 
 @dataclass(frozen=True)
 class RaggedWave(PartlyStreamed):
-    """A schedule: tiles of full waves are computed whole, tiles of the last wave divided along k.
-    """
+    """A schedule that divides along k only the tiles of the last wave, if it is partly filled."""
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
         return floor_div(tiles, workgroups)

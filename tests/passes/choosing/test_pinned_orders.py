@@ -1,4 +1,4 @@
-"""The pinned order of additions depends on n and k only, and every plan of `plans` has it."""
+"""The pinned order of additions depends on n and k only; `plans` lists plans with this order."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_tile_whose_border_is_inside_a_k_tile_has_another_order():
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("k", [4160, 1920])
 def test_the_columns_of_a_table_agree_with_the_graphs(segments: int, k: int):
-    """`SummationOrder.holds` of a table of plans gives the verdicts of `why_not` for their graphs.
+    """For each plan in a table, `SummationOrder.holds` agrees with `why_not` of the plan's graph.
 
     k = 1920 is a multiple of both 64 and 128, but split-k divides it at different indices if k
     tiles have 64 and if they have 128 elements.

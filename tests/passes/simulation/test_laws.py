@@ -28,13 +28,12 @@ def run(name: str, problem: Problem, machine: Machine) -> Simulation:
 
 
 def run_graph(graph: KernelGraph, problem: Problem, machine: Machine) -> Simulation:
-    """Simulate a graph whose tiles are too small for tensor cores, which `simulate` refuses."""
+    """Simulate a graph that `simulate` refuses, since its tiles are too small for tensor cores."""
     return Launch.of(graph, parameters(graph, problem), machine, None, Kernel()).run(machine)
 
 
 def check_slots(s: Simulation) -> None:
-    """Check that events of a CTA slot do not overlap, and that the gaps between them are idle time.
-    """
+    """Check that events of a CTA slot do not overlap, and that gaps between them are idle time."""
     e, gaps = s.events, 0.0
     for slot in range(s.slots):
         own = np.flatnonzero((e.slot == slot) & (e.behind == 0))
