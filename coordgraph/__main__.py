@@ -33,7 +33,7 @@ def main() -> None:
     # `coordgraph` have no import statement for it.
     try:
         command_line = import_module("codegen.cli")
-    except KeyboardInterrupt:  # later, typer handles Ctrl-C, with this exit code
+    except KeyboardInterrupt:  # after the import, typer handles Ctrl-C
         sys.exit(INTERRUPTED)
     command_line.main()
 

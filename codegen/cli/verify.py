@@ -193,7 +193,7 @@ def _sizes(
 
 
 def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGraph:
-    """A copy of the graph in which each size that is given is the only value of its argument.
+    """A copy of the graph in which the range of each given launch argument is only its value.
 
     Args:
         graph: a scheduled or lowered graph.

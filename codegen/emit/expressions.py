@@ -174,7 +174,7 @@ class Expressions:
         """
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # a symbol is a counter, so the expression's value may change
+            return make()  # not reused: the expression has a counter, which changes
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()

@@ -75,7 +75,7 @@ def matmul(
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _product(a: Any, b: Any, transpose_a: bool, transpose_b: bool, kind: Any) -> Any:
     """The product of two arrays of two or more axes, of element type `kind`."""
-    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # a single B: stack the rows of all A
+    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # B is one matrix: stack A's rows
         rows = a.reshape(-1, a.shape[-1])
         return _product(rows, b, False, transpose_b, kind).reshape(*a.shape[:-1], -1)
     shape = _shape(a, b, transpose_a, transpose_b)
@@ -97,7 +97,7 @@ def _backward(
         if transpose_a
         else _product(grad, b, False, not transpose_b, a.dtype)
     )
-    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # a single B: its gradient is one product
+    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # B is one matrix: stack rows
         a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
     of_b = (
         _product(grad, a, True, transpose_a, b.dtype)

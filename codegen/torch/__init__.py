@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Raise AttributeError; for functions of `torch.nn.functional`, say why they are missing."""
+    """Raise AttributeError, with the reason if `name` is a function of `torch.nn.functional`."""
     if name in ("scaled_mm", "scaled_grouped_mm"):
         raise AttributeError(
             f"codegen.torch has no {name}, because kernels multiply no 8-bit floating-point types "

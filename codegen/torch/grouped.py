@@ -39,7 +39,7 @@ def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """
     shape = _shape(a, b, ends)
     starts = torch.nn.functional.pad(ends, (1, 0))
-    if a.dim() == 3:  # Dᵀ = Bᵀ·Aᵀ has groups of rows
+    if a.dim() == 3:  # groups of columns of D are groups of rows of Dᵀ = Bᵀ·Aᵀ
         return multiply_groups(b.mT, a.mT, starts, shape[::-1]).mT.contiguous()
     return multiply_groups(a, b, starts, shape)
 

@@ -128,7 +128,7 @@ class use_kernels(TorchFunctionMode):
         if any(x.layout is not torch.strided or x.is_nested for x in tensors):
             return False
         if func is GROUPED:
-            tensors = [x for x in tensors if x.dtype != torch.int32]  # the factors, not `offs`
+            tensors = [x for x in tensors if x.dtype != torch.int32]  # leave out `offs`
         elif torch.is_autocast_enabled(device):
             cast = all(x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
             return cast and torch.get_autocast_dtype(device) in self.dtypes

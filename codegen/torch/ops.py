@@ -21,7 +21,7 @@ __all__ = ["ADDMM", "DEVICES", "MATMUL", "cast_inputs", "check_types"]
 DEVICES = ("cpu", "cuda")
 """Types of devices for which the operators have kernels."""
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-"""Element types that are multiplied. On GPUs kernels refuse float32 and float64."""
+"""The element types that the operators accept. Kernels on GPUs refuse float32 and float64."""
 
 
 @torch.library.custom_op(

@@ -57,7 +57,7 @@ class Elements:
         return Arithmetic(self.builder, target).convert(value, source)
 
     def _bf16(self, value: Any) -> Any:
-        """Emit the rounding of an f32 to bf16, to nearest even; the result is an i16 with its bits.
+        """Emit the rounding of an f32 to the nearest bf16, ties to even; the result is an i16.
 
         A NaN becomes a quiet NaN.
 

@@ -218,10 +218,10 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` copies the epilogue's results to an output, and they have another type.
+        """Whether `op` stores float results of integer accumulators, or integer results of floats.
 
-        The buffer of accumulators then holds the bits of the results, not numbers of the
-        accumulator's type: floats beside integer accumulators, or integers beside floats.
+        The buffer of accumulators then holds the bits of the results, which must not be converted
+        as numbers of the accumulator's type.
         """
         if op.source not in self.buffers or op.destination in self.buffers:
             return False

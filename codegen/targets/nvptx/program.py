@@ -80,7 +80,7 @@ class CudaProgram:
 
     @property
     def chosen(self) -> Pass:
-        """The lowering pass that compiles this program, with its options for this variant."""
+        """The lowering pass that compiles this program, with values for all of its options."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         options = self.lowering
         if options is None or type(options) is not found.kind:
@@ -94,7 +94,7 @@ class CudaProgram:
 
     @cached_property
     def walker(self) -> CudaWalker:
-        """The object that generates the LLVM module; only `module` completes its `arguments`."""
+        """The object that generates the LLVM module; `module` completes its list of arguments."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         return emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight

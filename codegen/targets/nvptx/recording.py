@@ -119,7 +119,7 @@ class RecordingKernel(CudaKernel):
 
 
 def _refuse_capture(stream: int) -> None:
-    """Raise LaunchError if `stream` captures a CUDA graph: the kernel would not run."""
+    """Raise LaunchError if `stream` is capturing a CUDA graph, since the kernel would not run."""
     if int(cuda("cuStreamIsCapturing", stream)):
         raise LaunchError(
             "timeline() was called for a stream that captures a CUDA graph, where no kernel runs; "

@@ -73,7 +73,7 @@ class HopperWalker(CudaWalker):
             row: number of bytes of a swizzled row: 128, 64 or 32.
         """
         b = self.builder
-        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # without the bits of the CTA's rank
+        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # remove the bits of the CTA's rank
         first = b.lshr(own, ir.Constant(I32, DESCRIPTOR_UNIT.bit_length() - 1))
         place = b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT))
         return self.ptx.descriptor(place, strides, row)
