@@ -1,4 +1,4 @@
-"""Reduce-scatter on a GPU: each workgroup with partial sums of a tile finishes a share of the tile.
+"""Reduce-scatter on a GPU: each workgroup with partial sums of a tile finishes shares of the tile.
 
 A workgroup's peers are the other workgroups with partial sums of the tile. Each thread polls the
 flag of a different peer, so a workgroup waits for all flags at the same time. A share consists of

@@ -39,7 +39,8 @@ OF_CONSTANTS = (
     *("send_seconds", "send_rate", "receive_rate", "scatter_seconds", "scatter_rate"),
     *("sum_seconds", "power_flops", "sharpness"),
 )
-"""Constants of the cost model that are fitted again, because a simulation uses them differently."""
+"""Constants of the cost model that are fitted again, because the simulation uses them in another
+way than the cost model does."""
 FIGURES = (*OF_CONSTANTS, *OF_MACHINE)
 STEP, MOST_ROUNDS = 0.01, 6
 """STEP: relative step of the fit's numerical derivatives; simulated times change in jumps, so

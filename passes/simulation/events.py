@@ -33,8 +33,8 @@ class Activity(IntEnum):
     RECEIVE = 4
     """Read partial sums and add them."""
     FINISH = 5
-    """Run the epilogue and store an output tile, or the workgroup's share of its rows in a
-    reduce-scatter."""
+    """Run the epilogue and store an output tile or, in a reduce-scatter, the workgroup's shares of
+    a tile."""
     DRAIN = 6
     """Wait until the last stores are done, and end."""
     TURN = 7

@@ -57,7 +57,8 @@ from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
 __all__ = ["Fixup", "steps_of", "tie_memory"]
 
 FIRST, SHARED = "fixup.first", "fixup.shared"
-"""FIRST: the coordinate that numbers the first of the slots whose flags a warp polls together.
+"""FIRST: the coordinate of a loop in whose iterations a warp polls the flags of 32 slots at the
+same time; its index is the number of the first of these slots.
 SHARED: the coordinate of the shared memory to which partial sums are loaded."""
 REGISTERS_OF_A_READ = 16
 """Number of registers that ptxas uses for each 16-byte read of partial sums in a step of the ring,

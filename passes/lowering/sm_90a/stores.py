@@ -267,7 +267,7 @@ class BoxedStore:
         return RowCopy(self.division.tiling, self.rows, self.box // STORED_CHUNK, STORED_CHUNK)
 
     def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
-        """For each axis of D along which groups end: the conditions for elements of the group."""
+        """For each axis of D along which groups end: conditions that are true inside a group."""
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:

@@ -1,4 +1,4 @@
-"""The host time of calls is measured correctly, tested with a simulated clock."""
+"""Tests of the measurement of the host time of calls, with a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tests of `benchmarks generation`, which times each stage of code generation, and choosing a plan.
-"""
+"""Tests of `benchmarks generation`, which times the choice of a plan and each stage of a build."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A stand-in for the parts of Triton that the benchmark kernels use, implemented with NumPy.
 
-Programs run one after another. Tests with it check indices, not whether Triton compiles the
-kernels.
+Programs run one after another. Tests that use this module check the indices in kernels, not
+whether Triton compiles the kernels.
 """
 
 from __future__ import annotations

@@ -206,7 +206,9 @@ def test_problems_are_named(tmp_path: Path):
 
 
 def test_strides_of_a_batch_are_checked(tmp_path: Path):
-    """Exported functions refuse batch strides by which matrices of D overlap, or that TMA refuses.
+    """Exported functions refuse batch strides that TMA refuses, or that make matrices of D overlap.
+
+    The exported function `NAME_problem` returns the error message.
     """
     found, kernel = exported("batch", tmp_path, reads_c=False)
     library = Library(found)
@@ -229,7 +231,7 @@ def test_the_workspace_is_cleared_whole(tmp_path: Path):
     library = Library(found)
     given = library.arguments(m=M, n=N, k=K, **ADDRESSES, alpha=1.0)
     size = library.workspace(given)
-    # A workgroup of stream-k passes at most one tile of f32 partial sums, and has one flag.
+    # A workgroup of stream-k sends at most one tile of f32 partial sums, and has one flag.
     assert size >= PROCESSORS * (TILE[0] * TILE[1] * 4 + 4)
     clear = library.function("clear_workspace")
     pointers = (ctypes.byref(library.kernel), ctypes.byref(given))
