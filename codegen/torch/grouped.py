@@ -27,11 +27,15 @@ __all__ = ["GROUPED_MM"]
     schema="(Tensor a, Tensor b, Tensor ends) -> Tensor",
 )
 def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-    """The products of all groups; `ends` holds the end of each group.
+    """The products of all groups; `ends` (i32) holds the end of each group.
 
-    Groups divide the rows of A (m x k by groups x k x n), the columns of B (groups x m x k by
-    k x n), or the columns of A and rows of B (m x k by k x n, with a result groups x m x n). Rows
-    and columns of the result that belong to no group are 0.
+    The shapes decide which rows or columns are divided into groups:
+
+    - A (m x k) and B (groups x k x n): the rows of A; the result is m x n;
+    - A (groups x m x k) and B (k x n): the columns of B; the result is m x n;
+    - A (m x k) and B (k x n): the columns of A and the rows of B; the result is groups x m x n.
+
+    Rows and columns of the result that belong to no group are 0.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.

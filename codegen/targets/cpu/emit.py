@@ -218,7 +218,7 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores float results of integer accumulators, or integer results of floats.
+        """Whether `op` stores float results beside integer accumulators, or the reverse.
 
         The buffer of accumulators then holds the bits of the results, which must not be converted
         as numbers of the accumulator's type.
