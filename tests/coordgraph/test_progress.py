@@ -81,7 +81,11 @@ def test_a_slot_that_leads_back_to_another_proves_nothing():
 
 
 def test_a_turn_that_does_not_lead_back_to_its_sender_proves_nothing():
-    """`wait_direction` is `lower` only if the edge from (slot, turn) gives the actual sender."""
+    """If an edge gives a wrong sender, nothing is proved about who waits for whom.
+
+    In a turnstile reduction the edge from (slot, turn) gives the workgroup that adds to the slot
+    at that turn. If it does, workgroups wait only for workgroups with lower numbers.
+    """
     graph = StreamK(owner="last", reduction="turnstile")(Gemm("f32").graph())
     edge = Join((SLOT, "partial.turn"), "sk.workgroup", (Integer(1), Integer(1)))
     with graph.edit("elsewhere") as e:

@@ -104,7 +104,7 @@ class Sunder(Edge):
         segments = self.downstream[:-1]
         if 0 <= int(selector) < len(segments):
             return (segments[int(selector)], self.downstream[-1])
-        # The selector is out of range: `reverse` raises an error, and reads only the selector.
+        # The selector, which is last in `downstream`, is out of range; `reverse` raises an error.
         return (self.downstream[-1],)
 
     def _offsets(self, sizes: Sizes) -> list[Expr]:

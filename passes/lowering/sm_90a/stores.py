@@ -289,7 +289,7 @@ class BoxedStore:
         c.connect(Tile(shared, (*warpgroup, *inside)))
 
     def store(self, c: CoordinateEditor) -> Body:
-        """Store all boxes of a tile: wait for a slot, fill it by stmatrix, store it by TMA."""
+        """Store all boxes of a tile: fill a free staging buffer by stmatrix, store it by TMA."""
         barrier = self.division.own_barrier
         one = equal(self.division.thread, 0)
         form = "stmatrix.x4" + (".trans" if self.division.swapped else "")

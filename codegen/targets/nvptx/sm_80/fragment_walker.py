@@ -126,8 +126,8 @@ class FragmentWalker(Walker):
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
         if not op.form.startswith("ldmatrix.x4"):
             raise CodegenError(
-                f"LoadFragment has the form '{op.form}', but GPUs have only ldmatrix.x4 and "
-                "ldmatrix.x4.trans; lower the graph with LowerToTensorCores"
+                f"LoadFragment has the form '{op.form}', but kernels load fragments only by "
+                "ldmatrix.x4 and ldmatrix.x4.trans; lower the graph with LowerToTensorCores"
             )
         address, _ = self._address(node, op.source)
         values = self.ptx.ldmatrix(address, trans=op.form.endswith(".trans"))
