@@ -30,7 +30,7 @@ from codegen.call.views import TensorView
 from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes.choosing import Plan, sizes
-from passes.choosing.calibrate import Calibration, Measurements, calibrated
+from passes.choosing.calibrate import BY_HOST, Calibration, Measurements, calibrated
 from passes.choosing.constants import (
     TIMES,
     Constants,
@@ -201,6 +201,7 @@ def measure(
         "device": where.name,
         "processors": where.processors,
         "dtype": "bf16",
+        "launches": BY_HOST,
         "resident": resident,
         "known": memory_rate(where),
         "rows": rows,

@@ -36,6 +36,7 @@ from passes.choosing.plan_table import Column, Flag, Table, schedule_in
 from passes.choosing.times import read_json
 
 __all__ = [
+    "BY_HOST",
     "Calibration",
     "Measurements",
     "Quality",
@@ -68,6 +69,10 @@ LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
 it is at least 1."""
 MOST: dict[str, float] = {"merged": 1.0}
 """Upper bounds of fitted constants, by name. `merged` is a share, so it is at most 1."""
+BY_HOST, HOST_SECONDS = "host", 0.5e-6
+"""BY_HOST: the entry `launches` of files whose kernels the host launched, not a CUDA graph.
+HOST_SECONDS: first guess of the further seconds that a kernel then takes. They are fitted if the
+measurements are of both kinds, and are no constant of the device."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the residuals in the least-squares fit. STEP:
 relative step of its numerical derivatives."""
@@ -82,12 +87,15 @@ class Measurements:
         seconds: the measured seconds.
         problem: for each measurement, the index of its problem, from 0.
         usable: whether the measurement is used for the fit.
+        by_host: whether the host launched the kernel again and again, one launch after another;
+            else a CUDA graph did.
     """
 
     table: Table
     seconds: Column
     problem: NDArray[np.intp]
     usable: Flag
+    by_host: Flag
 
     @classmethod
     def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
@@ -100,28 +108,30 @@ class Measurements:
         Raises:
             OSError, ValueError, KeyError: a file cannot be read, or has another format.
         """
-        files = [read_json(path)["rows"] for path in paths]
-        plans = known_plans(row for rows in files for row in rows)
+        files = [read_json(path) for path in paths]
+        plans = known_plans(row for file in files for row in file["rows"])
         found = [
             (run, problem_of(row), plans[row["plan"]], row["t"])
-            for run, rows in enumerate(files)
-            for row in rows
+            for run, file in enumerate(files)
+            for row in file["rows"]
             if row["plan"] in plans
         ]
         table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
+        host = [files[run].get("launches") == BY_HOST for run, *_ in found]
         # Clock rates differ between runs, so times of a problem are compared only within one run
         # (one file): a problem has a different id in every run.
         numbers: dict[tuple[int, Gemm], int] = {}
         of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
         seconds = np.array([t for *_, t in found], np.float64)
         # Only plans that `codegen.matmul` may choose are used for the fit.
-        return cls(table, seconds, of, chooseable(table, device))
+        return cls(table, seconds, of, chooseable(table, device), np.array(host, np.bool_))
 
     def where(self, chosen: Flag) -> Measurements:
         """The measurements for which `chosen` is true, with their problems renumbered from 0."""
         _, problem = np.unique(self.problem[chosen], return_inverse=True)
         table = self.table.where(chosen)
-        return Measurements(table, self.seconds[chosen], problem, self.usable[chosen])
+        usable, by_host = self.usable[chosen], self.by_host[chosen]
+        return Measurements(table, self.seconds[chosen], problem, usable, by_host)
 
     @property
     def problems(self) -> int:
@@ -206,6 +216,8 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     from scipy.optimize import least_squares
 
     data = measured.where(measured.usable)
+    mixed = bool(data.by_host.any() and not data.by_host.all())
+    later = data.by_host * float(mixed)
     relative = data.seconds / data.best(data.seconds)[data.problem]
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
     close = np.exp(-(relative - 1) / CLOSE)
@@ -217,27 +229,36 @@ def fit(measured: Measurements, first: Constants) -> Constants:
         """The constants of the cost model, from the natural logarithms of the fitted constants."""
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
-    def errors(logarithms: Column) -> Column:
-        """The weighted residuals whose squares the fit minimises, at the given `logarithms`."""
-        error = np.log(cost(counts, figures(logarithms)).total / data.seconds)
+    def errors(unknown: Column) -> Column:
+        """The weighted residuals whose squares the fit minimises.
+
+        Args:
+            unknown: the logarithms of the fitted constants; then the logarithm of the seconds by
+                which the time of a kernel is longer if the host launches it than if a graph does.
+        """
+        logarithms, more = unknown[:-1], np.exp(unknown[-1])
+        seconds = cost(counts, figures(logarithms)).total + later * more
+        error = np.log(seconds / data.seconds)
         common = np.bincount(data.problem, close * error) / closest
         between = DIFFERENCE * np.sqrt(close) * (error - common[data.problem])
-        return np.concatenate([weight * error, between, PULL * (logarithms - guess)])
+        pull = PULL * (unknown - start)
+        return np.concatenate([weight * error, between, pull])
 
     bounds = [
-        [np.log(of[name]) if name in of else nothing for name in FITTED]
+        [*(np.log(of[name]) if name in of else nothing for name in FITTED), nothing]
         for of, nothing in ((LEAST, -np.inf), (MOST, np.inf))
     ]
+    start = np.append(guess, np.log(HOST_SECONDS))
     found = least_squares(
         errors,
-        guess,
+        start,
         bounds=bounds,
         loss="soft_l1",
         f_scale=LARGE_ERROR,
         diff_step=STEP,
         max_nfev=MOST_ROUNDS,
     )
-    return figures(found.x)
+    return figures(found.x[:-1])
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,10 @@ class Constants:
         dram_seconds: latency of memory in seconds.
         launch_seconds: seconds that a launch adds to the time of its workgroups, if consecutive
             launches overlap.
+        large_seconds: further seconds of a launch with clusters of four or eight CTAs, besides
+            cluster_seconds.
+        meet_seconds: seconds that each doubling of a cluster's CTAs adds to reach_seconds: TMA
+            multicasts to a stage only when all CTAs have released the stage.
         cluster_seconds, stream_seconds, shape_seconds: further seconds of a launch with clusters,
             with tiles divided along k, and with tiles of two shapes.
         fill_seconds: seconds until the first TMA box is in shared memory, besides its transfer.
@@ -90,7 +94,8 @@ class Constants:
         receive_seconds, receive_rate: adding a partial sum takes receive_seconds for each of its
             steps (see `Shape.steps`), plus its bytes divided by receive_rate (bytes per second).
         level_seconds: further seconds for each level of the `tree` reduction of partial sums.
-        scatter_rate: bytes of partial sums per second that a CTA adds up in a `scatter` reduction.
+        scatter_seconds, scatter_rate: a `scatter` reduction takes a CTA scatter_seconds, plus the
+            bytes of the partial sums that it adds up divided by scatter_rate (bytes per second).
         sum_rate: bytes per second of sums over a cluster whose CTAs divide k.
         power_flops: arithmetic operations per second at the power limit.
         step_seconds: seconds of an iteration besides its multiplications.
@@ -104,7 +109,6 @@ class Constants:
             warpgroup stores.
         handover_seconds: seconds between the main loops of two pingpong warpgroups.
         send_rate: bytes per second of sending a partial sum.
-        scatter_seconds: latency of adding up one share of a tile in a `scatter` reduction.
         sum_seconds: latency of a sum over a cluster whose CTAs divide k.
         power_shared, power_l2, power_dram: bytes per second of shared memory, L2 cache and memory
             that alone would reach the power limit.
@@ -142,6 +146,8 @@ class Constants:
     dram_seconds: float = 0.5e-6
     launch_seconds: float = 2e-6
     cluster_seconds: float = 0.3e-6
+    large_seconds: float = 0.3e-6
+    meet_seconds: float = 50e-9
     stream_seconds: float = 0.1e-6
     shape_seconds: float = 0.2e-6
     fill_seconds: float = 0.3e-6
@@ -153,6 +159,7 @@ class Constants:
     receive_seconds: float = 0.1e-6
     receive_rate: float = 70e9
     level_seconds: float = 1e-6
+    scatter_seconds: float = 1e-6
     scatter_rate: float = 40e9
     sum_rate: float = 80e9
     power_flops: float = 1000e12
@@ -166,7 +173,6 @@ class Constants:
     box_seconds: float = 0.0
     handover_seconds: float = 0.0
     send_rate: float = math.inf
-    scatter_seconds: float = 0.0
     sum_seconds: float = 0.0
     power_shared: float = math.inf
     power_l2: float = math.inf
@@ -226,7 +232,6 @@ DETAILS = {
     "box_seconds": 0.1e-6,
     "handover_seconds": 0.15e-6,
     "send_rate": 30e9,
-    "scatter_seconds": 3e-6,
     "sum_seconds": 1.2e-6,
     "power_shared": 400e12,
     "power_l2": 40e12,
