@@ -105,7 +105,10 @@ class Workplace:
         """Check that the tests that killed a mutant pass on the unchanged source."""
         code, by = self._pytest(tests, limit)
         if code:
-            raise RuntimeError(f"without a mutation this fails too: {by or 'the time limit'}")
+            raise RuntimeError(
+                f"without a mutation this fails too: {by or 'the time limit'}; if tests have been "
+                "added or renamed, delete the record, so that it is made again"
+            )
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
         """Run pytest; return (exit status, the first test or file that failed).
@@ -137,8 +140,8 @@ class Workplace:
             return 0, ""
         if done.returncode in (-SIGXCPU, -SIGKILL):
             return -1, ""
-        if done.returncode == 4:
-            raise RuntimeError(f"pytest does not find recorded tests; record again\n{done.stderr}")
+        if done.returncode == 4:  # a test file cannot be imported, or has other tests than recorded
+            return 4, "exit status 4: pytest does not find the recorded tests"
         return done.returncode, failed[1] if failed else f"exit status {done.returncode}"
 
 
