@@ -138,6 +138,13 @@ def test_a_guard_bounds_the_value_that_is_then_bound() -> None:
     assert known.with_bounds(ahead, fk + 3, (fk + 3,)).prove_less(ahead, stop)
 
 
+def test_a_value_is_bounded_by_sizes() -> None:
+    """The bound of an index by its size gives a bound of a value that is computed from the index."""
+    later = Ranges().with_index(m, TM).with_value(ahead, 2 * m + 1)
+    assert later.prove_less(ahead, 2 * TM)
+    assert not later.prove_less(ahead, 2 * TM - 1)
+
+
 def test_a_new_value_forgets_what_held_of_the_old_one() -> None:
     known = Ranges().with_guard(Lt(fk, stop)).with_bounds(k, 0, (fk, 9))
     assert known.prove_less(k, stop)
