@@ -139,7 +139,7 @@ def test_a_guard_bounds_the_value_that_is_then_bound() -> None:
 
 
 def test_a_value_is_bounded_by_sizes() -> None:
-    """The bound of an index by its size gives a bound of a value that is computed from the index."""
+    """The size of an index bounds a value that is computed from the index."""
     later = Ranges().with_index(m, TM).with_value(ahead, 2 * m + 1)
     assert later.prove_less(ahead, 2 * TM)
     assert not later.prove_less(ahead, 2 * TM - 1)
