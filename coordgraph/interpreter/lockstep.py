@@ -104,6 +104,8 @@ class Steps:
         return len(self.workgroup)
 
 
+MOST_ITERATIONS = 1_000_000
+"""Most iterations of accumulation loops that are evaluated at once, which limits memory."""
 COLUMNS = (
     *("workgroup", "kind", "tiling", "product", "m", "n"),
     *("first", "count", "slot", "readers", "padding"),
@@ -257,9 +259,9 @@ class _Walk:
         start, stop = (np.broadcast_to(v, lanes.shape) for v in self.evaluate(loop.bounds, lanes))
         inside = start < stop
         lanes, index, stop = lanes[inside], start[inside], stop[inside]
-        if loop.accumulation is not None and len(lanes):
-            left = ~self.accumulated(loop, loop.accumulation, lanes, index, stop)
-            lanes, index, stop = lanes[left], index[left], stop[left]
+        if loop.product is not None:
+            self.accumulate(loop, loop.product, lanes, index, stop)
+            return
         while len(lanes):
             self.assign(loop.index, index, lanes)
             self.run(loop.body, lanes)
@@ -274,17 +276,27 @@ class _Walk:
             left = index < stop
             lanes, index, stop = lanes[left], index[left], stop[left]
 
+    def accumulate(self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column) -> None:
+        """Record a loop that sums k tiles: a step for each range of consecutive k tiles."""
+        if loop.accumulation is not None and len(lanes):
+            left = ~self.accumulated(loop, work, lanes, start, stop)
+            lanes, start, stop = lanes[left], start[left], stop[left]
+        while len(lanes):
+            part = max(int(np.searchsorted(np.cumsum(stop - start), MOST_ITERATIONS, "right")), 1)
+            self.iterations(loop, work, lanes[:part], start[:part], stop[:part])
+            lanes, start, stop = lanes[part:], start[part:], stop[part:]
+
     def accumulated(
         self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column
     ) -> npt.NDArray[np.bool_]:
-        """Record an accumulation loop as one step of each workgroup, where possible.
+        """Record a loop over consecutive k tiles as one step of each workgroup, where possible.
 
         One step is possible for a workgroup whose loop has a single k tile, or whose k tiles are
         all inside the tensors.
 
         Returns:
-            For each of `lanes`, whether its loop was recorded; the others must be walked iteration
-            by iteration.
+            For each of `lanes`, whether its loop was recorded; for the others, every iteration must
+            be evaluated.
         """
         self.assign(loop.index, stop - 1, lanes)
         *_, last = self.evaluate(work.iteration, lanes)
@@ -294,23 +306,60 @@ class _Walk:
         self.add(work, lanes[alike], [v[alike] for v in (*at, first)], (stop - start)[alike])
         return alike
 
+    def iterations(self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column) -> None:
+        """Evaluate all iterations of an accumulation loop at once, and record its steps.
+
+        Successive iterations on consecutive k tiles of an output tile become one step.
+        """
+        counts = stop - start
+        ends = np.cumsum(counts)
+        rows = np.repeat(lanes, counts)
+        index = np.arange(ends[-1]) + np.repeat(stop - ends, counts)
+
+        def value(place: int) -> Any:
+            found = self.env[place]
+            if place == loop.index:
+                return index
+            alike = not isinstance(found, np.ndarray) or place in self.tables
+            return found if alike else found[rows]
+
+        found = [np.broadcast_to(v, rows.shape) for v in work.iteration.columns(value)]
+        *tile, k = _position(found)
+        joined = k[1:] == k[:-1] + 1
+        for column in (rows, *tile, found[-1]):
+            joined &= np.equal(column[1:], column[:-1])
+        starts = np.flatnonzero(np.concatenate([[True], ~joined]))
+        lengths = np.diff(starts, append=len(rows))
+        self.remember(work, lanes, [v[ends - 1] for v in found])
+        self.record_sums(work, rows[starts], [v[starts] for v in found], lengths)
+
     def add(self, work: Work, lanes: Lanes, at: Sequence[Any], count: Any) -> None:
         """Record that each of the workgroups `lanes` sums `count` k tiles of an output tile.
 
         `at` has the values of `Work.iteration` at the first of these k tiles: the tile numbers of A
         and of B, then 0 for padding, else 1.
         """
-        *both, exists = at
-        *batch, m, k = both[: len(both) // 2]
-        n = both[-1]
-        product = batch[0] if batch else 0
+        self.remember(work, lanes, at)
+        self.record_sums(work, lanes, at, count)
+
+    def remember(self, work: Work, lanes: Lanes, at: Sequence[Any]) -> None:
+        """Set the output tile of which the workgroups `lanes` summed k tiles last."""
+        product, m, n, _ = _position(at)
         tiling = self.tilings[work.tiling.accumulator]
         self.last = [
             self.merged(old, new, lanes)
             for old, new in zip(self.last, (product, m, n, tiling), strict=True)
         ]
-        padding = 1 - np.asarray(exists).astype(np.int64)
-        self.record(lanes, StepKind.MULTIPLY, tiling, (product, m, n), k, count, padding=padding)
+
+    def record_sums(self, work: Work, lanes: Lanes, at: Sequence[Any], count: Any) -> None:
+        """Append a step that sums `count` k tiles to the trace of each of the workgroups `lanes`.
+
+        A workgroup may occur several times in `lanes`: its steps then follow each other.
+        """
+        *tile, k = _position(at)
+        tiling = self.tilings[work.tiling.accumulator]
+        padding = 1 - np.asarray(at[-1]).astype(np.int64)
+        self.record(lanes, StepKind.MULTIPLY, tiling, tile, k, count, padding=padding)
 
     def work(self, work: Work, lanes: Lanes) -> None:
         """Record that the workgroups `lanes` execute one operation on tiles or partial sums."""
@@ -392,3 +441,10 @@ class _Walk:
         row = (lanes, int(kind), tiling, *tile, first, count, slot, readers, padding)
         for column, value in zip(self.columns, row, strict=True):
             column.append(np.broadcast_to(np.asarray(value, np.int64), lanes.shape))
+
+
+def _position(at: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+    """Product, m, n and k of a tile product, from the values of `Work.iteration`."""
+    *both, _ = at
+    *batch, m, k = both[: len(both) // 2]
+    return (batch[0] if batch else np.zeros_like(m)), m, both[-1], k

@@ -395,26 +395,32 @@ class Loop:
         self._unit = loop.step == 1
 
     @cached_property
-    def accumulation(self) -> Work | None:
-        """The `MultiplyAccumulate` step of a loop that only sums consecutive k tiles, else None.
+    def product(self) -> Work | None:
+        """The `MultiplyAccumulate` step of a loop that only loads and sums k tiles, else None.
 
-        The loop's body must be loads and one `MultiplyAccumulate`. An iteration must advance k by
-        one tile and leave m and n unchanged. The guard must be linear in the loop's index, so that
-        it holds in all iterations if it holds in the first and the last one.
+        The loop's body must be loads and one `MultiplyAccumulate`, and its step must be 1.
         """
         products = [s for s in self.body if isinstance(s, Work) and s.factors]
-        if not self._unit or len(products) != 1:
+        loads = all(isinstance(s, Work) and isinstance(s.node.op, LOADING) for s in self.body)
+        return products[0] if self._unit and loads and len(products) == 1 else None
+
+    @cached_property
+    def accumulation(self) -> Work | None:
+        """The loop's `product` if the loop sums consecutive k tiles, else None.
+
+        An iteration must advance k by one tile and leave m and n unchanged. The guard must be
+        linear in the loop's index, so that it holds in all iterations if it holds in the first and
+        the last one.
+        """
+        if self.product is None:
             return None
-        if not all(isinstance(s, Work) and isinstance(s.node.op, LOADING) for s in self.body):
-            return None
-        (product,) = products
-        found, symbol = product.multiplied, self.symbol
+        found, symbol = self.product.multiplied, self.symbol
         # The expressions hold for every index in the loop's range, so that index + 1 may be
         # substituted for the index.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]
-        return product if moves == wanted and linear(found.guard, symbol) else None
+        return self.product if moves == wanted and linear(found.guard, symbol) else None
 
 
 LOADING = (LoadTile, MultiplyAccumulate)

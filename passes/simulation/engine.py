@@ -7,9 +7,8 @@ fixed time. A workgroup that receives a partial sum waits until the sum has been
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from math import inf, prod
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.lockstep import StepKind, Steps
-from passes.simulation.events import Activity, Events, Row
+from passes.simulation.events import NONE, Activity, Events, Recorder
 from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.sharing import Sharing
@@ -25,14 +24,9 @@ from passes.simulation.work import Kernel, Setup, TileWork
 
 __all__ = ["Engine"]
 
-MULTIPLY, SEND = int(StepKind.MULTIPLY), int(StepKind.SEND)
+MULTIPLY, SEND, STORE = int(StepKind.MULTIPLY), int(StepKind.SEND), int(StepKind.STORE)
 WAITS = (int(StepKind.RECEIVE), int(StepKind.AWAIT))
-ACTIVITIES = {
-    SEND: Activity.SEND,
-    **dict.fromkeys((*WAITS, int(StepKind.ADD)), Activity.RECEIVE),
-    **dict.fromkeys((int(StepKind.FINISH), int(StepKind.STORE)), Activity.FINISH),
-}
-NONE = -1
+ENDS = (int(StepKind.FINISH), STORE)
 SHOWN = 4
 """Number of waiting workgroups that the message of a deadlock lists."""
 
@@ -50,7 +44,8 @@ class Engine:
 
     Attributes:
         slots: number of workgroups that run at the same time.
-        rows: the events that have been simulated so far.
+        recorder: the events that have been simulated so far.
+        now: the simulated time, in seconds since the launch began.
     """
 
     def __init__(
@@ -68,35 +63,33 @@ class Engine:
         self.count = count = steps.workgroups
         self.kinds: list[int] = steps.kind.tolist()
         self.tilings: list[int] = steps.tiling.tolist()
-        self.firsts: list[int] = steps.first.tolist()
         self.counts: list[int] = steps.count.tolist()
-        self.places: list[int] = steps.slot.tolist()
+        turns = int((steps.first + steps.count).max(initial=0))
+        self.keys: list[int] = (steps.slot * turns + steps.first).tolist()
+        """For each step that sends or receives, the number of its first partial sum. Partial sums
+        that are sent to one workspace slot one after another have consecutive numbers."""
         self.readers: list[int] = steps.readers.tolist()
         self.steps = steps
         self.seconds: list[float] = fixed_seconds(steps, works).tolist()
         borders = np.searchsorted(steps.workgroup, np.arange(count + 1))
         self.borders: list[int] = borders.tolist()
-        self.rows: list[Row] = []
+        self.recorder = Recorder(steps)
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.now = setup.launch
         self.timers: list[tuple[float, int, int, int, int]] = []
         """Pending timers: time; a running number; workgroup; the step that the workgroup begins at
         this time (NONE: the workgroup ends); and the step whose partial sum is sent at this time
         (NONE: no partial sum)."""
-        self.loops: list[list[tuple[float, int, int, int, float, float, float]]] = [
-            [] for _ in works
-        ]
-        """For each tile shape, the running main loops: (clock at the loop's end, a running number,
-        workgroup, step, begin, bytes requested from the L2 cache per k tile, bytes read from DRAM
-        per k tile)."""
         self.number = 0
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
         self.finished = [0.0] * count
         """For each workgroup with ping-pong consumers: the time at which one warpgroup ends its
         epilogue, while the other one executes a main loop; 0 before the first such epilogue."""
-        self.sent: dict[tuple[int, int], int] = defaultdict(int)
-        self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.sent: dict[int, int] = {}
+        """How often each partial sum that was sent can still be received, by its number."""
+        self.waiting: dict[int, list[int]] = {}
+        """The workgroups that wait for a partial sum, by the number of the partial sum."""
         self.blocked: dict[int, tuple[int, float]] = {}
         """For each waiting workgroup: the step that waits, and the time when its wait began."""
 
@@ -108,36 +101,27 @@ class Engine:
         """
         for slot in range(min(self.slots, self.count)):
             self._dispatch(slot, self.setup.first)
-        timers, sharing, stale = self.timers, self.sharing, False
+        timers, sharing = self.timers, self.sharing
         while self.left:
-            at, which = (timers[0][0], NONE) if timers else (inf, NONE)
-            if stale and at > self.now:
-                sharing.settle()
-                stale = False
-            for i, queue in enumerate(self.loops):
-                if queue:
-                    ahead = max(queue[0][0] - sharing.clocks[i], 0.0)
-                    end = self.now + ahead * sharing.paces[i]
-                    if end < at:
-                        at, which = end, i
-            if at == inf:
-                raise self._deadlock()
+            at = timers[0][0] if timers else inf
             if at > self.now:
-                sharing.advance(at - self.now)
+                end, tiling = sharing.next_end(self.now)
+                if end < at:
+                    self.now = end
+                    self._multiplied(tiling)
+                    continue
+                if at == inf:
+                    raise self._deadlock()
                 self.now = at
-            if which == NONE:
-                _, _, workgroup, step, sent = heapq.heappop(timers)
-                if sent != NONE:
-                    self._signal(sent)
-                stale |= self._continue(workgroup, step)
-            else:
-                self._multiplied(which)
-                stale = True
-        return Events.of(self.rows)
+            _, _, workgroup, step, sent = heappop(timers)
+            if sent != NONE:
+                self._signal(sent)
+            self._continue(workgroup, step)
+        return self.recorder.events(np.array(self.slot_of, np.int64))
 
     def _wake(self, time: float, workgroup: int, step: int, sent: int = NONE) -> None:
         self.number += 1
-        heapq.heappush(self.timers, (time, self.number, workgroup, step, sent))
+        heappush(self.timers, (time, self.number, workgroup, step, sent))
 
     def _dispatch(self, slot: int, seconds: float) -> None:
         """Start the next workgroup that has any steps, on `slot`.
@@ -153,78 +137,62 @@ class Engine:
                 continue
             self.slot_of[workgroup] = slot
             until = self.now + seconds + self.works[self.tilings[begin]].first
-            self._record(self.now, until, workgroup, Activity.START)
+            self.recorder.of_workgroup(self.now, until, workgroup, Activity.START)
             self._wake(until, workgroup, begin)
             return
 
-    def _record(
-        self,
-        begin: float,
-        end: float,
-        workgroup: int,
-        activity: Activity,
-        step: int = NONE,
-        behind: int = 0,
-    ) -> None:
-        if end > begin:
-            slot = self.slot_of[workgroup]
-            self.rows.append((begin, end, workgroup, slot, activity, step, behind))
-
-    def _continue(self, workgroup: int, step: int) -> bool:
-        """Simulate a workgroup's steps from index `step` on, until it waits or begins a main loop.
-
-        Returns True if a main loop begins at the current time.
-        """
+    def _continue(self, workgroup: int, step: int) -> None:
+        """Simulate a workgroup from a step on, until it waits or begins a main loop."""
         if step == NONE:
             self.left -= 1
             self._dispatch(self.slot_of[workgroup], self.setup.later)
-            return False
-        stop, time = self.borders[workgroup + 1], self.now
+            return
+        kinds, stop, time = self.kinds, self.borders[workgroup + 1], self.now
         while step < stop:
-            kind = self.kinds[step]
-            if time > self.now and (kind == MULTIPLY or kind in WAITS):
-                self._wake(time, workgroup, step)
-                return False
-            if kind == MULTIPLY:
-                self._multiply(workgroup, step)
-                return True
-            if kind in WAITS and not self._received(workgroup, step):
-                return False
+            kind = kinds[step]
+            if kind == MULTIPLY or kind in WAITS:
+                if time > self.now:
+                    self._wake(time, workgroup, step)
+                    return
+                if kind == MULTIPLY:
+                    self._multiply(workgroup, step)
+                    return
+                if not self._received(workgroup, step):
+                    return
             until = time + self.seconds[step]
-            self._record(time, until, workgroup, ACTIVITIES[kind], step)
+            if until > time:
+                self.recorder.of_step(time, until, step)
             time, step = until, step + 1
             if kind == SEND:
                 self._wake(time, workgroup, step if step < stop else NONE, step - 1)
-                return False
+                return
         self._leave(workgroup, time)
-        return False
 
     def _leave(self, workgroup: int, time: float) -> None:
         """End a workgroup that has executed its steps, once its stores are done."""
         last = self.borders[workgroup + 1] - 1
         until = time
-        if self.kinds[last] == StepKind.STORE:
+        if self.kinds[last] == STORE:
             until += self.works[self.tilings[last]].drain
-            self._record(time, until, workgroup, Activity.DRAIN)
+            self.recorder.of_workgroup(time, until, workgroup, Activity.DRAIN)
         self._wake(until, workgroup, NONE)
 
     def _multiply(self, workgroup: int, step: int) -> None:
         """Begin to simulate the main loop that is the step number `step` of the launch."""
-        tiling, sharing = self.tilings[step], self.sharing
+        sharing = self.sharing
+        sharing.advance(self.now)
         asked, read = self.traffic.request(
             step, self.slot_of[workgroup], sharing.volume, sharing.pace
         )
-        sharing.begin(tiling, asked, read)
         self.number += 1
+        tiling = self.tilings[step]
         end = sharing.clocks[tiling] + self.counts[step]
-        loop = (end, self.number, workgroup, step, self.now, asked, read)
-        heapq.heappush(self.loops[tiling], loop)
+        sharing.begin(tiling, (end, self.number, workgroup, step, self.now, asked, read))
 
     def _multiplied(self, tiling: int) -> None:
         """End the main loop that ends first among those on tiles of shape number `tiling`."""
-        _, _, workgroup, step, begin, asked, read = heapq.heappop(self.loops[tiling])
-        self.sharing.end(tiling, asked, read)
-        self._record(begin, self.now, workgroup, Activity.MULTIPLY, step)
+        _, _, workgroup, step, begin, _, _ = self.sharing.end(tiling, self.now)
+        self.recorder.of_step(begin, self.now, step)
         if self.turns > 1 and self._finishes(workgroup, step + 1):
             return
         self._continue(workgroup, step + 1)
@@ -240,52 +208,45 @@ class Engine:
         """
         following, stop = step, self.borders[workgroup + 1]
         while following < stop and self.kinds[following] != MULTIPLY:
-            if ACTIVITIES[self.kinds[following]] is not Activity.FINISH:
+            if self.kinds[following] not in ENDS:
                 return False
             following += 1
         last = following == stop
         time = self.now
         for place in range(step, following):
             until = time + self.seconds[place]
-            self._record(time, until, workgroup, Activity.FINISH, place, behind=not last)
+            self.recorder.of_step(time, until, place, behind=not last)
             time = until
         if last:
             self._leave(workgroup, max(time, self.finished[workgroup]))
             return True
         begin = self.now + self.works[self.tilings[following]].handover
         begin = max(begin, self.finished[workgroup])
-        self._record(self.now, begin, workgroup, Activity.TURN)
+        self.recorder.of_workgroup(self.now, begin, workgroup, Activity.TURN)
         self.finished[workgroup] = time
         self._wake(begin, workgroup, following)
         return True
 
-    def _keys(self, step: int) -> list[tuple[int, int]]:
-        """Keys that identify the partial sums which the step number `step` sends or receives.
-
-        A key is (workspace slot, number of earlier sends to this slot).
-        """
-        place, first = self.places[step], self.firsts[step]
-        return [(place, turn) for turn in range(first, first + self.counts[step])]
-
     def _signal(self, step: int) -> None:
-        """Let the workgroups continue that wait for partial sums of the step number `step`."""
-        for key in self._keys(step):
-            self.sent[key] += self.readers[step]
-            for workgroup in self.waiting.pop(key, ()):
-                at, since = self.blocked.pop(workgroup)
-                self._record(since, self.now, workgroup, Activity.WAIT, at)
-                self._wake(self.now, workgroup, at)
+        """Let the workgroups continue that wait for the partial sum of the step number `step`."""
+        key = self.keys[step]
+        self.sent[key] = self.sent.get(key, 0) + self.readers[step]
+        for workgroup in self.waiting.pop(key, ()):
+            at, since = self.blocked.pop(workgroup)
+            self.recorder.of_step(since, self.now, at, waits=True)
+            self._wake(self.now, workgroup, at)
 
     def _received(self, workgroup: int, step: int) -> bool:
         """Take the partial sums that a step receives; return False if the workgroup has to wait."""
-        keys = self._keys(step)
+        first, sent = self.keys[step], self.sent
+        keys = range(first, first + self.counts[step])
         for key in keys:
-            if not self.sent[key]:
-                self.waiting[key].append(workgroup)
+            if not sent.get(key):
+                self.waiting.setdefault(key, []).append(workgroup)
                 self.blocked[workgroup] = step, self.now
                 return False
         for key in keys:
-            self.sent[key] -= 1
+            sent[key] -= 1
         return True
 
     def _deadlock(self) -> Deadlock:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Activity", "Events", "Row"]
+from coordgraph.interpreter.lockstep import StepKind, Steps
 
-Row = tuple[float, float, int, int, int, int, int]
-"""Type of one simulated event: its values for the columns of `Events`, in the order of the columns.
-"""
-WIDTH = 7
-"""Number of columns of `Events`."""
+__all__ = ["NONE", "Activity", "Events", "Recorder"]
+
+NONE = -1
+"""The step of an event that belongs to no step."""
 
 
 class Activity(IntEnum):
@@ -71,13 +68,6 @@ class Events:
     step: NDArray[np.int64]
     behind: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> Events:
-        """Convert rows (one for each event) to columns."""
-        values = chain.from_iterable(rows)
-        table = np.fromiter(values, np.float64, len(rows) * WIDTH).reshape(-1, WIDTH).T
-        return cls(table[0].copy(), table[1].copy(), *table[2:].astype(np.int64))
-
     def __len__(self) -> int:
         return len(self.begin)
 
@@ -85,3 +75,72 @@ class Events:
         """Seconds of an activity, summed over workgroups, except while it overlaps multiplying."""
         chosen = (self.activity == activity) & (self.behind == 0)
         return float((self.end[chosen] - self.begin[chosen]).sum())
+
+
+ACTIVITIES = {
+    StepKind.MULTIPLY: Activity.MULTIPLY,
+    StepKind.SEND: Activity.SEND,
+    **dict.fromkeys((StepKind.RECEIVE, StepKind.AWAIT, StepKind.ADD), Activity.RECEIVE),
+    **dict.fromkeys((StepKind.FINISH, StepKind.STORE), Activity.FINISH),
+}
+"""The activity of a step, by its kind."""
+WAIT, BEHIND = len(Activity), len(Activity) + 1
+"""Kinds of recorded events beside an `Activity`: a wait of a step, and a step of one ping-pong
+warpgroup while the other one multiplies."""
+OF_STEP = len(Activity) + 2
+"""Kind of a recorded event whose activity is that of its step."""
+WIDTH = OF_STEP + 1
+
+
+class Recorder:
+    """Collects the events of a simulation.
+
+    An event is three numbers in a flat list: begin, end, and a code. The code is `WIDTH` times the
+    number of the step (or of the workgroup, if the event belongs to no step), plus the kind of the
+    event.
+    Columns of `Events` that follow from the step or the workgroup are computed at the end, with
+    numpy. A launch has millions of events, so a tuple of all columns for each takes too long.
+
+    Args:
+        steps: what every workgroup does.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self._values: list[float] = []
+
+    def of_step(
+        self, begin: float, end: float, step: int, *, waits: bool = False, behind: bool = False
+    ) -> None:
+        """Record that a step takes from `begin` to `end`, unless it takes no time.
+
+        Args:
+            begin, end: seconds since the launch began.
+            step: the index of the step.
+            waits: the workgroup waits for a partial sum that the step receives.
+            behind: the workgroup multiplies another tile at the same time.
+        """
+        if end > begin:
+            kind = WAIT if waits else BEHIND if behind else OF_STEP
+            self._values += (begin, end, step * WIDTH + kind)
+
+    def of_workgroup(self, begin: float, end: float, workgroup: int, activity: Activity) -> None:
+        """Record an activity of a workgroup that belongs to no step, unless it takes no time."""
+        if end > begin:
+            self._values += (begin, end, workgroup * WIDTH + activity)
+
+    def events(self, slot_of: NDArray[np.int64]) -> Events:
+        """The recorded events as columns; `slot_of` has the slot of each workgroup."""
+        s = self.steps
+        begin, end, codes = np.array(self._values, np.float64).reshape(-1, 3).T
+        number, kind = np.divmod(codes.astype(np.int64), WIDTH)
+        has_step = kind >= len(Activity)
+        step = np.where(has_step, number, NONE)
+        workgroup, activity = number.copy(), kind.copy()
+        workgroup[has_step] = s.workgroup[number[has_step]]
+        of_kind = np.array([ACTIVITIES[kind] for kind in StepKind])
+        activity[has_step] = of_kind[s.kind[number[has_step]]]
+        activity[kind == WAIT] = Activity.WAIT
+        slot = slot_of[workgroup]
+        behind = (kind == BEHIND).astype(np.int64)
+        return Events(begin.copy(), end.copy(), workgroup, slot, activity, step, behind)

@@ -72,45 +72,47 @@ class Cache:
         lag = volume - since + pace * (start - first)
         if start <= first and stop <= end and lag < self.capacity:
             near = -2 * pace <= lag <= 2 * pace and -self.near < slot - place < self.near
-            missing = 0.0
+            missing = 0
         else:
-            near, missing = False, self._missing(before, first, stop, volume, pace)
-        if start == first and stop == end and len(before) == 1:
-            before[0] = (first, stop, volume, slot)
+            near = False
+            lag = volume - pace * first
+            missing = self._missing(before, len(before), first, stop, lag, pace)
+        if start == first and stop == end:
+            # No other read is inside this range: such reads were forgotten when the last one was
+            # remembered.
+            before[-1] = (first, stop, volume, slot)
         else:
-            self._remember(before, (first, stop, volume, slot))
+            before[:] = [old for old in before if old[0] < first or stop < old[1]]
+            before.append((first, stop, volume, slot))
+            if len(before) > MOST_READS:
+                del before[0]
         return missing, near
 
     def _missing(
-        self, before: list[Read], first: int, stop: int, volume: float, pace: float
-    ) -> float:
-        """Number of k tiles of a range that are not in the L2 cache (never read, or evicted)."""
-        left = [(first, stop)]
-        for old in reversed(before):
-            start, end, since, _ = old
-            if volume - since + pace * (start - first) >= self.capacity:
-                continue
-            rest: list[tuple[int, int]] = []
-            for low, high in left:
-                if end <= low or high <= start:
-                    rest.append((low, high))
-                    continue
-                if low < start:
-                    rest.append((low, start))
-                if end < high:
-                    rest.append((end, high))
-            left = rest
-            if not left:
-                return 0.0
-        return float(sum(high - low for low, high in left))
+        self, before: list[Read], count: int, first: int, stop: int, lag: float, pace: float
+    ) -> int:
+        """Number of k tiles of a range that are not in the L2 cache (never read, or evicted).
 
-    @staticmethod
-    def _remember(before: list[Read], read: Read) -> None:
-        first, stop, *_ = read
-        before[:] = [old for old in before if old[0] < first or stop < old[1]]
-        before.append(read)
-        if len(before) > MOST_READS:
-            del before[0]
+        Args:
+            before: reads of the panel.
+            count: only the oldest `count` of these reads are searched.
+            first, stop: the range of k tiles.
+            lag: bytes that had been read from DRAM when the request was at k tile 0, or would have
+                been, if the request's range begins at a later k tile.
+            pace: as for `request`.
+        """
+        while count:
+            count -= 1
+            start, end, since, _ = before[count]
+            if end <= first or stop <= start or lag - since + pace * start >= self.capacity:
+                continue
+            missing = 0
+            if first < start:
+                missing = self._missing(before, count, first, start, lag, pace)
+            if end < stop:
+                missing += self._missing(before, count, end, stop, lag, pace)
+            return missing
+        return stop - first
 
 
 class Traffic:
@@ -197,17 +199,21 @@ class Traffic:
             slot: the slot (SM) on which the workgroup runs.
             volume, pace: as for `Cache.request`.
         """
-        panel_a, panel_b, span_a, span_b, first, stop, *sizes = self.loops[step]
-        asked_a, asked_b, bytes_a, bytes_b, stored = sizes
+        panel_a, panel_b, span_a, span_b, first, stop, a, b, bytes_a, bytes_b, d = self.loops[step]
         count = stop - first
-        missing_a, near_a = self._panels(panel_a, span_a, first, stop, volume, pace, slot)
-        missing_b, near_b = self._panels(panel_b, span_b, first, stop, volume, pace, slot)
-        asked = asked_a * (1 - self.merged * near_a) + asked_b * (1 - self.merged * near_b)
+        if span_a == span_b == 1:
+            request = self.cache.request
+            missing_a, near_a = request(panel_a, first, stop, volume, pace, slot)
+            missing_b, near_b = request(panel_b, first, stop, volume, pace, slot)
+        else:
+            missing_a, near_a = self._panels(panel_a, span_a, first, stop, volume, pace, slot)
+            missing_b, near_b = self._panels(panel_b, span_b, first, stop, volume, pace, slot)
+        asked = a * (1 - self.merged * near_a) + b * (1 - self.merged * near_b)
         of_a, of_b = missing_a * bytes_a, missing_b * bytes_b
         self.asked += asked * count
         self.read_a += of_a
         self.read_b += of_b
-        return asked, (of_a + of_b) / count + stored
+        return asked, (of_a + of_b) / count + d
 
     def _panels(
         self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
@@ -219,8 +225,6 @@ class Traffic:
             workgroup on a neighbouring SM requests the same k tiles of all panels.
         """
         request = self.cache.request
-        if span == 1:
-            return request(panel, first, stop, volume, pace, slot)
         found = [request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)]
         return sum(missing for missing, _ in found) / span, all(near for _, near in found)
 

@@ -9,6 +9,7 @@ import pytest
 from coordgraph import Gemm, KernelGraph
 from coordgraph.errors import LaunchError
 from coordgraph.interpreter import trace
+from coordgraph.interpreter.formulas import Formula
 from coordgraph.interpreter.lockstep import StepKind, Steps, record_steps
 from coordgraph.interpreter.tracing import Receive, Segment, Send, Trace
 from passes import Pipeline
@@ -99,3 +100,23 @@ def test_steps_of_several_products_are_those_of_the_trace(kind: str, schedule: s
     if refusal := pipeline.passes[0].why_not(graph):
         pytest.skip(refusal)
     assert assert_same(pipeline(graph), batched=kind != "m")
+
+
+def test_iterations_that_are_not_consecutive_are_evaluated_together(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    graph = Pipeline.parse("stream-k{k_order=interleaved}")(Gemm("f32").graph((4, 4, 4)))
+    problem = {"m": 40, "n": 40, "workgroups": 7}
+    evaluated: list[int] = []
+    columns = Formula.columns
+    monkeypatch.setattr(
+        Formula, "columns", lambda f, value: (evaluated.append(1), columns(f, value))[1]
+    )
+
+    def count(k: int) -> int:
+        evaluated.clear()
+        record_steps(graph, {**problem, "k": k})
+        return len(evaluated)
+
+    # 16 times as many iterations need no more evaluations.
+    assert count(16 * 64) <= count(64)

@@ -16,6 +16,7 @@ from coordgraph.interpreter import Deadlock
 from passes import Pipeline
 from passes.choosing import Plan
 from passes.simulation import MACHINES, Activity, Kernel, simulate, simulate_plan
+from passes.simulation.sharing import Sharing
 from tests.passes.simulation.runs import A100, H200, scheduled, small
 
 SQUARE = {"m": 1024, "n": 1024, "k": 1024}
@@ -165,3 +166,14 @@ def test_a_hundred_thousand_tiles_take_seconds():
     assert int((found.events.activity == Activity.MULTIPLY).sum()) > 100_000
     assert seconds < 12  # the simulation takes 1.5 s on an idle machine
     assert np.isfinite(found.makespan)
+
+
+def test_main_loops_that_begin_or_end_together_change_the_pace_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    settled: list[int] = []
+    settle = Sharing.settle
+    monkeypatch.setattr(Sharing, "settle", lambda s: (settled.append(1), settle(s)))
+    waves = 10
+    simulate(scheduled("data-parallel"), {"m": 128 * 6, "n": 128 * waves, "k": 1024}, small(6))
+    assert len(settled) <= 2 * waves
