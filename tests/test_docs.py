@@ -7,7 +7,9 @@ import importlib.util
 import io
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -17,7 +19,10 @@ import coordgraph.control.lowered  # noqa: F401 - registers operations
 from coordgraph.control.operations import OPERATIONS
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
+from coordgraph.elements import DTYPES
+from coordgraph.epilogue.values import OPERATIONS as EPILOGUE_OPERATIONS
 from passes import PASSES
+from passes.lowering.architectures import ARCHITECTURES
 from tests.support.gpu import Gpu, find_gpu
 from tests.support.mermaid import parse, render
 from tests.support.pages import Page, names_from_hidden_blocks, read_blocks
@@ -75,6 +80,22 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def registries() -> Iterator[None]:
+    """Restores the registries, to which pages add kinds of their own, so that no other test sees
+    them.
+    """
+    found: tuple[dict[str, Any], ...] = (
+        *(EDGES, DIMENSIONS, OPERATIONS, EPILOGUE_OPERATIONS),
+        *(PASSES, DTYPES, ARCHITECTURES),
+    )
+    before = [dict(registry) for registry in found]
+    yield
+    for registry, entries in zip(found, before, strict=True):
+        registry.clear()
+        registry.update(entries)
+
+
+@pytest.fixture
 def reader(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's environment: a plain terminal, an empty folder and a cache of kernels."""
     for variable in ("COORDGRAPH_THREADS", "FORCE_COLOR"):
@@ -92,7 +113,7 @@ def test_long_pages_are_pages():
 @pytest.mark.parametrize(
     "path", PAGES if Slow.updating else chosen({*PAGES} - LONG, PAGES), ids=page_name
 )
-@pytest.mark.usefixtures("reader")
+@pytest.mark.usefixtures("reader", "registries")
 def test_blocks_hold_what_the_code_makes(path: Path, request: pytest.FixtureRequest):
     has_commands = importlib.util.find_spec("codegen.cli") is not None
     page = Page(
