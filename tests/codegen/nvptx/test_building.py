@@ -277,3 +277,12 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     for target in ("cpu", "interpreter"):
         with pytest.raises(CodegenError, match="is for NVIDIA GPUs"):
             codegen.compile(graph(DataParallel(), dtype="f32"), target, lowering=lowering)
+
+
+def test_calls_with_c_get_another_lowering_if_registers_do_not_suffice():
+    """A 144x256 tile leaves no registers for elements of C to wgmma, but does to mma.sync."""
+    made = codegen.compile(graph(DataParallel(), (144, 256, 64), transpose_b=True), "sm_90a")
+    assert isinstance(made, CudaKernel)
+    builder = made._builder
+    found = [builder.variant(builder.aligned, reads_c=c).instructions for c in (False, True)]
+    assert found == ["wgmma", "mma.sync"]
