@@ -67,15 +67,27 @@ def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
     return replace(tiling, indices={**tiling.indices, ("B", 1): every}, sums=1)
 
 
-def tie_sums(c: CoordinateEditor, register: str) -> None:
+def tie_sums(c: CoordinateEditor, register: str, vector: str = "") -> None:
     """Add the edge from the sum's number in workspaces to the register coordinate of sums.
 
     A workspace has partial sums for each sum of the epilogue; `SUM` is their coordinate.
+
+    Partial sums are exchanged a vector of registers at a time. If the sums of an element are one
+    vector, they must be adjacent in the workspace, so the edge of `partials` is replaced by
+    `partials --Tile--> slot, row, column, sum`.
 
     Args:
         c: the coordinate graph under construction.
         register: the register coordinate that numbers the sums of one element of D; '' if the
             epilogue has one sum.
+        vector: the coordinate along a vector of registers; '' if partial sums are exchanged one by
+            one.
     """
-    if register and SUM in c:
-        c.connect(PassThrough(SUM, register))
+    if not register or SUM not in c:
+        return
+    c.connect(PassThrough(SUM, register))
+    if register == vector:
+        (edge,) = c.finish().edges_below("partials")
+        c.disconnect(edge)
+        others = (dim for dim in edge.downstream if dim != SUM)
+        c.connect(Tile("partials", (*others, SUM)))

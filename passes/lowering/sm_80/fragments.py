@@ -121,7 +121,7 @@ class WarpGrid:
         columns = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
         c.connect(Tile(t.index("D", 0), tuple(map(own, rows))))
         c.connect(Tile(t.index("D", 1), tuple(own(name) for name in columns if name != part)))
-        tie_sums(c, part and own(part))
+        tie_sums(c, part and own(part), own("acc.pair"))
         c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
         tie_operands(c, gemm, t)
         registers, name = tuple(map(own, REGISTERS)), t.accumulator

@@ -72,7 +72,7 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     c.connect(Tile(division.own("D", right), tuple(dim for dim in columns if dim != part)))
     c.connect(Flatten((row, quad), "lane"))
     tie_operands(c, gemm, tiling)
-    tie_sums(c, part)
+    tie_sums(c, part, pair)
     registers = (block, piece, *split, eight, half)
     return Accumulator(c, registers, pair, tiling.accumulator, division.barrier, part)
 
