@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -21,9 +21,11 @@ from coordgraph.verification.memory_order.check import NAME as MEMORY_ORDER
 from coordgraph.verification.memory_order.check import NOT_COVERED, memory_order, reduced_launches
 from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.size_rules import sizes as size_rules
+from coordgraph.verification.vectors import NAME as VECTORS
+from coordgraph.verification.vectors import vectors
 from coordgraph.verification.verdicts import Report, Verdict
 
-__all__ = ["CHECKS", "PROPERTIES", "check_graph"]
+__all__ = ["CHECKS", "LOWERED", "PROPERTIES", "check_graph"]
 
 CHECKS: dict[str, NamedCheck] = {
     check.name: check for check in (size_rules, cover, fix_up, progress, bounds)
@@ -32,6 +34,11 @@ CHECKS: dict[str, NamedCheck] = {
 PROPERTIES: dict[str, NamedCheck] = {check.name: check for check in (batch_invariance,)}
 """Named checks, by name, that run only if a caller names them. They check properties that a correct
 graph need not have."""
+LOWERED: dict[str, Callable[[KernelGraph, Sequence[Launch]], Verdict]] = {
+    MEMORY_ORDER: memory_order,
+    VECTORS: lambda graph, _: vectors(graph),
+}
+"""The checks of every graph that is lowered for a GPU, by name, in the order in which they run."""
 Sizes = Mapping[str, int | Sequence[int]]
 """Launch arguments by name: values of parameters, and the entries of tables."""
 
@@ -46,13 +53,13 @@ def check_graph(
     """Run the named checks of the graph's level.
 
     Args:
-        graph: a graph of the level `scheduled`, or `lowered` for GPUs; a lowered graph has the one
-            check `memory order`.
+        graph: a graph of the level `scheduled`, or `lowered` for GPUs.
         sizes: the launch arguments to examine, such as `{"m": 100, "n": 30, "k": 7}`, and the
             entries of tables; None chooses small launches, such as launches with sizes just below
             and above a multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
-        checks: the names of the checks to run, of `CHECKS` and `PROPERTIES`; None runs `CHECKS`.
+        checks: the names of the checks to run, of `CHECKS` and `PROPERTIES`, or of `LOWERED`; None
+            runs `CHECKS`, or `LOWERED`.
 
     Raises:
         VerifyError: the graph has no schedule, fails the checks of its structure, or `level` or the
@@ -69,39 +76,42 @@ def check_graph(
     graph.verify()
     launches = None if sizes is None else (_launch(graph, sizes),)
     wanted = _wanted(graph, checks)
-    if graph.level == "lowered":
-        examined, start = launches or reduced_launches(graph, level), perf_counter()
-        with faults_named(f"the check {MEMORY_ORDER}", graph):
-            verdict = memory_order(graph, examined)
-        verdict = replace(verdict, seconds=perf_counter() - start)
-        return Report((verdict,), examined, NOT_COVERED)
-    evidence = Evidence(graph, LIMITS[level], launches)
     verdicts: list[Verdict] = []
-    for check in wanted:
+    if graph.level == "lowered":
+        examined = launches or reduced_launches(graph, level)
+        for name in wanted:
+            start = perf_counter()
+            with faults_named(f"the check {name}", graph):
+                verdict = LOWERED[name](graph, examined)
+            verdicts.append(replace(verdict, seconds=perf_counter() - start))
+        return Report(tuple(verdicts), examined, NOT_COVERED)
+    evidence = Evidence(graph, LIMITS[level], launches)
+    known = {**CHECKS, **PROPERTIES}
+    for name in wanted:
         start = perf_counter()
-        with faults_named(f"the check {check.name}", graph):
-            found = check.examine(evidence)
-        verdicts.append(Verdict(check.name, *found, seconds=perf_counter() - start))
+        with faults_named(f"the check {name}", graph):
+            found = known[name].examine(evidence)
+        verdicts.append(Verdict(name, *found, seconds=perf_counter() - start))
     return Report(tuple(verdicts), evidence.launches)
 
 
-def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[NamedCheck, ...]:
-    """The checks called `names`; if `names` is None, the checks of every scheduled graph.
+def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[str, ...]:
+    """The names of the checks to run; if `names` is None, those of every graph of its level.
 
     Raises:
         VerifyError: `names` contains a name that is not the name of a check for graphs of this
             graph's level.
     """
-    known = {**CHECKS, **PROPERTIES}
+    usual = LOWERED if graph.level == "lowered" else CHECKS
     if names is None:
-        return (*CHECKS.values(),)
-    names = (names,) if isinstance(names, str) else names
-    there = [MEMORY_ORDER] if graph.level == "lowered" else [*known]
+        return (*usual,)
+    names = (names,) if isinstance(names, str) else tuple(names)
+    there = [*usual] if graph.level == "lowered" else [*usual, *PROPERTIES]
     if unknown := [name for name in names if name not in there]:
         raise VerifyError(
             f"a {graph.level} graph has no check '{unknown[0]}'; its checks are {', '.join(there)}"
         )
-    return tuple(known[name] for name in names if name in known)
+    return names
 
 
 def _launch(graph: KernelGraph, sizes: Sizes) -> Launch:

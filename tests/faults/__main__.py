@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from coordgraph.verification.memory_order.check import NAME
 from tests.faults.catalogue import FAULTS
 from tests.faults.equivalent_edits import EQUIVALENT
 from tests.faults.fault import Fault
 from tests.faults.memory_fault import MemoryFault
 from tests.faults.memory_faults import MEMORY_FAULTS
+from tests.faults.vector_faults import VECTOR_FAULTS
 
 __all__ = ["examine"]
 
 
 @dataclass(frozen=True)
 class LoweredFault:
-    """A fault of a lowered graph, which the check `memory order` must refute.
+    """A fault of a lowered graph, which the check that the fault names must refute.
 
     Args:
         fault: how to make the faulty graph, and a text that the counterexample must contain.
@@ -28,7 +28,10 @@ class LoweredFault:
 
     fault: MemoryFault
 
-    check = NAME
+    @property
+    def check(self) -> str:
+        """The name of the check that must refute the graph."""
+        return self.fault.check
 
     @property
     def name(self) -> str:
@@ -69,5 +72,5 @@ def examine(faults: Sequence[Fault | LoweredFault]) -> int:
 
 
 if __name__ == "__main__":
-    lowered = map(LoweredFault, MEMORY_FAULTS)
+    lowered = map(LoweredFault, (*MEMORY_FAULTS, *VECTOR_FAULTS))
     sys.exit(bool(examine((*FAULTS, *lowered, *EQUIVALENT))))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from coordgraph import Gemm, KernelGraph, parse
 from coordgraph.epilogue import ALPHA_BETA
+from coordgraph.verification.memory_order.check import NAME as MEMORY_ORDER
 from passes import Pipeline
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.faults.fault import Edit
@@ -24,6 +26,7 @@ __all__ = [
     "drop",
     "fault",
     "swap",
+    "table",
 ]
 
 STAGES = 3
@@ -45,6 +48,7 @@ class MemoryFault:
         shows: a text that the counterexample must contain.
         gemm: further arguments of `Gemm`.
         operand: whether the epilogue adds an operand as large as D, which TMA loads.
+        check: the name of the check that must refute the graph.
     """
 
     name: str
@@ -54,6 +58,7 @@ class MemoryFault:
     lowering: LowerToHopper | None = LowerToHopper(stages=STAGES)  # noqa: RUF009 - frozen
     operand: bool = False
     gemm: tuple[tuple[str, Any], ...] = ()
+    check: str = MEMORY_ORDER
 
     @property
     def target(self) -> str:
@@ -70,8 +75,10 @@ class MemoryFault:
             PINGPONG: "ping-pong",
         }
         more = found.get(self.lowering) if self.lowering else None
-        more = "groups along m" if self.gemm else more
-        more = "a list of products" if len(self.gemm) > 1 else more
+        given = dict(self.gemm)
+        more = "groups along m" if "grouped" in given else more
+        more = "a list of products" if "group_axis" in given else more
+        more = "an epilogue of two sums" if "epilogue" in given else more
         more = "an operand loaded by TMA" if self.operand else more
         return f", {more}" if more else ""
 
@@ -145,3 +152,10 @@ def between(line: str, after: str) -> Edit:
 def fault(name: str, schedule: str, shows: str, *edits: Edit, **options: Any) -> MemoryFault:
     """Make a `MemoryFault`; the edits are the last positional arguments."""
     return MemoryFault(name, schedule, edits, shows, **options)
+
+
+def table(faults: Iterable[MemoryFault]) -> str:
+    """Faults of lowered graphs as a Markdown table."""
+    rows = ["| target | fault | put into |", "|---|---|---|"]
+    rows += [f"| {f.target} | {f.name} | `{f.schedule}`{f.kernel} |" for f in faults]
+    return "\n".join(rows) + "\n"

@@ -8,7 +8,7 @@ import pytest
 
 from coordgraph.verification import Outcome
 from coordgraph.verification.memory_order.check import NAME, STATES
-from tests.faults.memory_fault import MemoryFault, correct
+from tests.faults.memory_fault import MemoryFault, correct, table
 from tests.faults.memory_faults import MEMORY_FAULTS
 from tests.support.sampling import chosen
 
@@ -62,21 +62,16 @@ def test_memory_order_refutes_the_fault(name: str):
     assert all(line.startswith("workgroup ") for line in found.interleaving)
 
 
-def table() -> str:
-    """The catalogue of faults as a Markdown table."""
-    rows = ["| target | fault | put into |", "|---|---|---|"]
-    rows += [f"| {f.target} | {f.name} | `{f.schedule}`{f.kernel} |" for f in MEMORY_FAULTS]
-    return "\n".join(rows) + "\n"
-
-
 def test_the_page_lists_every_fault_and_the_check(request: pytest.FixtureRequest):
     text = PAGE.read_text(encoding="utf-8")
     assert f"| `{NAME}` | {STATES} |" in text
     start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     if request.config.getoption("--update-golden"):
-        PAGE.write_text(text[:start] + table() + text[end:], encoding="utf-8")
+        PAGE.write_text(text[:start] + table(MEMORY_FAULTS) + text[end:], encoding="utf-8")
         return
-    assert text[start:end] == table(), "pytest tests/faults --update-golden writes the table"
+    assert text[start:end] == table(MEMORY_FAULTS), (
+        "pytest tests/faults --update-golden writes the table"
+    )
 
 
 CORRECT = sorted({(f.schedule, f.lowering, f.operand, f.gemm) for f in MEMORY_FAULTS}, key=str)

@@ -153,7 +153,11 @@ def test_a_gpu_target_checks_the_lowered_graph():
     options = ("-s", "stream-k", "--tile", "64x64x32", "--target", "sm_80")
     done = coordgraph("verify", *options, "--json")
     assert done.code == ExitCode.OK
-    assert [verdict["check"] for verdict in done.json["verdicts"]] == [*CHECKS, "memory order"]
+    assert [verdict["check"] for verdict in done.json["verdicts"]] == [
+        *CHECKS,
+        "memory order",
+        "vectors",
+    ]
     assert done.json["not_covered"] == NOT_COVERED
     assert coordgraph("verify", "-s", "stream-k", *TILE, "--json").json["not_covered"] == ""
 

@@ -12,6 +12,7 @@ from coordgraph import Gemm, VerifyError, parse
 from coordgraph.errors import UnnamedFault
 from coordgraph.verification import Outcome, checking
 from coordgraph.verification.memory_order import examine, machine, steps, thread_values
+from coordgraph.verification.memory_order.check import NAME
 from coordgraph.verification.memory_order.machine_facts import Facts
 from passes import StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
@@ -52,7 +53,7 @@ def test_a_foreign_exception_of_the_check_is_named(monkeypatch: pytest.MonkeyPat
     def broken(*_: object) -> None:
         raise KeyError("B.boxes")
 
-    monkeypatch.setattr(checking, "memory_order", broken)
+    monkeypatch.setitem(checking.LOWERED, "memory order", broken)
     with pytest.raises(UnnamedFault, match=r"the check memory order failed: KeyError: 'B.boxes'"):
         parse(lowered("sm_80")).check()
 
@@ -105,7 +106,7 @@ def test_widths_and_indices_fit(old: str, new: str, problem: str):
     ],
 )
 def test_an_access_past_its_memory_is_refuted(target: str, old: str, new: str, problem: str):
-    (verdict,) = parse(edited(target, old, new)).check()
+    (verdict,) = parse(edited(target, old, new)).check(checks=[NAME])
     assert verdict.refuted
     found = verdict.counterexamples[0]
     assert re.search(problem, found.problem), found.problem
@@ -131,7 +132,7 @@ def test_an_access_past_its_memory_is_refuted(target: str, old: str, new: str, p
     ],
 )
 def test_an_array_over_the_budget_is_not_made(target: str, old: str, new: str, detail: str):
-    (verdict,) = parse(edited(target, old, new)).check()
+    (verdict,) = parse(edited(target, old, new)).check(checks=[NAME])
     assert verdict.outcome is Outcome.UNKNOWN
     assert detail in verdict.detail
 
@@ -149,7 +150,7 @@ def test_a_launch_over_the_budget_is_not_examined(
     module: ModuleType, limit: str, detail: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, limit, 3)
-    (verdict,) = parse(lowered("sm_80")).check()
+    (verdict,) = parse(lowered("sm_80")).check(checks=[NAME])
     assert verdict.outcome is Outcome.UNKNOWN
     assert detail in verdict.detail
 
