@@ -55,6 +55,10 @@ def implementation(recipe: Recipe) -> str:
         threads=str(facts.threads),
         shared=str(facts.shared_bytes),
         cluster=str(facts.cluster),
+        architecture=recipe.architecture,
+        major=str(recipe.capability // 10),
+        minor=str(recipe.capability % 10),
+        exact=str(int(recipe.exact)),
         values=_lines(f"wide {c_name(p.name)}; /* {p.note} */" for p in facts.parameters.items)
         or "    int none; /* all sizes are constants */",
         evaluation=_lines(_evaluation(recipe)),

@@ -75,6 +75,16 @@ class Recipe:
     ptxas: str
     workgroups: int | None = None
 
+    @property
+    def capability(self) -> int:
+        """Ten times the compute capability that the machine code is for: 90 for `sm_90a`."""
+        return int("".join(filter(str.isdigit, self.architecture)))
+
+    @property
+    def exact(self) -> bool:
+        """Whether only GPUs of exactly this capability run the code, as that of `sm_90a`."""
+        return self.architecture[-1].isalpha()
+
     @cached_property
     def given(self) -> tuple[Parameter, ...]:
         """The sizes, strides and number of workgroups that the caller of a launch gives."""

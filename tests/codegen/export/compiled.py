@@ -59,6 +59,7 @@ class Recorded(ctypes.Structure):
         ("cleared", ctypes.c_uint64),
         ("bytes", ctypes.c_uint64),
         ("resident", ctypes.c_int),
+        ("capability", ctypes.c_int),
     )
 
 

@@ -18,6 +18,7 @@ struct {
     } encoded[MOST_MAPS];
     unsigned long long cleared, bytes; /* address and size of the last cuMemsetD8Async */
     int resident; /* set by the test: workgroups that the GPU runs at once */
+    int capability; /* set by the test: ten times the compute capability of the GPU */
 } recorded;
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -49,8 +50,13 @@ CUresult cuCtxGetDevice(CUdevice *device)
 }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
-    (void)attribute, (void)device;
-    *value = recorded.resident;
+    (void)device;
+    if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        *value = recorded.capability / 10;
+    else if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        *value = recorded.capability % 10;
+    else
+        *value = recorded.resident;
     return CUDA_SUCCESS;
 }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -205,6 +205,32 @@ def test_problems_are_named(tmp_path: Path):
     assert library.recorded.maps == 0, "nothing is launched for a D without elements"
 
 
+@pytest.mark.parametrize(
+    ("case", "runs", "fails", "architecture"),
+    [
+        ("stream-k", (90,), (80, 91, 100), "sm_90a"),
+        ("two-tile, mma.sync", (80, 86), (90,), "sm_80"),
+    ],
+)
+def test_a_gpu_of_another_architecture_is_named(
+    case: str, runs: tuple[int, ...], fails: tuple[int, ...], architecture: str, tmp_path: Path
+):
+    """Machine code runs on GPUs of its major capability; code for `sm_90a` runs on 9.0 alone."""
+    found, _ = exported(case, tmp_path, reads_c=False)
+    library = Library(found)
+    ask = library.function("gpu_problem")
+    ask.restype = ctypes.c_char_p
+    for capability in runs:
+        library.recorded.capability = capability
+        assert ask() is None
+    for capability in fails:
+        library.recorded.capability = capability
+        assert ask().decode() == (
+            f"gemm.cubin has machine code for {architecture}, and the GPU is sm_{capability}; "
+            f'export a kernel that codegen.compile made with target="sm_{capability}"'
+        )
+
+
 def test_strides_of_a_batch_are_checked(tmp_path: Path):
     """Exported functions refuse batch strides that TMA refuses, or that make matrices of D overlap.
 
