@@ -32,7 +32,7 @@ from codegen.targets.nvptx.launch.call import (
     other_operands,
 )
 from codegen.targets.nvptx.launch.device_workspaces import Workspaces
-from codegen.targets.nvptx.launch.release import release
+from codegen.targets.nvptx.launch.release import free_released, release
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph
 from coordgraph.epilogue import ALPHA_BETA
@@ -243,6 +243,7 @@ class CudaKernel(Kernel):
         pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         plan = self._plans.get(key)
         if plan is None:
+            free_released(home.current_stream(a) if stream is None else stream_handle(stream))
             views = self._views(a, b, c, out, offsets, others)
             plan = self._checked(views, scalars, workgroups)
             self._plans.put(key, plan)

@@ -14,6 +14,6 @@ def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     # Objects that exist now are excluded from the garbage collection at the end of the test.
     gc.freeze()
     yield install(monkeypatch)
-    # Kernels are freed while the fake driver is installed, so that they do not call the real
-    # driver.
+    # Kernels are released while the fake driver is installed, whose queue of released kernels ends
+    # with the test, so that the real driver never frees them.
     gc.collect()

@@ -7,6 +7,7 @@ which calls precede a launch.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from codegen.call.views import TensorView
 from codegen.targets.nvptx import cuda_kernel, driver
-from codegen.targets.nvptx.launch import tensormaps
+from codegen.targets.nvptx.launch import release, tensormaps
 
 __all__ = ["FakeDriver", "Launch", "LaunchAttribute", "LaunchConfig", "install", "matrix"]
 
@@ -235,6 +236,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         monkeypatch.setattr(bindings, name, lambda *_: _done())
     for name in ("cuThreadExchangeStreamCaptureMode", "cuStreamCreate"):
         monkeypatch.setattr(bindings, name, lambda *_: _done(1))
+    # Kernels of this test must not be freed by the real driver, nor others by the fake one.
+    monkeypatch.setattr(release, "released", deque())
     monkeypatch.setattr(tensormaps, "encoder", lambda: fake.encode_tensor_map)
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     device = driver.Device(0, "a GPU", ARCHITECTURE, PROCESSORS, CONTEXT)

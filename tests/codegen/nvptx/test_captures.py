@@ -9,6 +9,7 @@ import pytest
 
 import codegen
 from codegen.targets.nvptx import CudaKernel, driver
+from codegen.targets.nvptx.launch.release import free_released
 from coordgraph import Gemm
 from passes import StreamK
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
@@ -60,4 +61,36 @@ def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[i
     kernels.clear()
     del made
     gc.collect()
+    free_released()
     assert {*every} <= {*freed}
+
+
+def test_a_kernel_that_is_dropped_during_a_capture_is_freed_after_it(
+    fake_driver: FakeDriver, freed: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    """The driver invalidates a capture if code is unloaded, memory freed or a device awaited."""
+    bindings, unsafe = driver.bindings(), list[str]()
+    for name in ("cuCtxSynchronize", "cuModuleUnload"):
+
+        def call(*_: Any, name: str = name) -> Any:
+            unsafe.append(name)
+            return (bindings.CUresult.CUDA_SUCCESS,)
+
+        monkeypatch.setattr(bindings, name, call)
+    graph = StreamK()(Gemm("bf16").graph((64, 64, 32)))
+    dropped, kept = (CudaKernel(graph, "sm_80") for _ in range(2))
+    entry = kept.ptx[kept.ptx.index(".entry") : kept.ptx.index("{")]
+    fake_driver.arguments = entry.count(".param")
+    a, b, d = matrix(256, 256, 1 << 40), matrix(256, 256, 2 << 40), matrix(256, 256, 3 << 40)
+    dropped(a, b, out=d, stream=STREAM, workgroups=4)
+    fake_driver.capturing = {STREAM: 1}
+    del dropped
+    gc.collect()
+    kept(a, b, out=d, stream=STREAM, workgroups=4)
+    assert (unsafe, freed) == ([], [])
+    fake_driver.capturing = {}
+    kept(a, b, out=d, stream=STREAM, workgroups=4)
+    assert (unsafe, freed) == ([], []), "a call with known shapes frees nothing"
+    kept(a, b, out=d, stream=STREAM, workgroups=8)
+    assert "cuModuleUnload" in unsafe
+    assert len(freed) == 2, "partial sums and flags"
