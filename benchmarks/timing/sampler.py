@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import time
@@ -10,6 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
+
+from coordgraph.collection import collection_paused
 
 __all__ = [
     "HEAT_SECONDS",
@@ -121,18 +124,41 @@ class Sampler:
         """Record `count` launches in a CUDA graph.
 
         `torch.cuda.graph` is not used because it frees the allocator's cached memory each time.
+        The garbage collector is off meanwhile, because objects that it drops, such as graphs and
+        events, call the driver. Other threads may call it: the capture is that of this thread.
         """
         graph = self.torch.cuda.CUDAGraph()
-        graph.capture_begin()
-        try:
-            for number in range(count):
-                self.launch(number % self.sets)
-        except BaseException:
-            with suppress(RuntimeError):  # an error in a launch may have ended the capture
+        gc.collect()
+        with collection_paused():
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for number in range(count):
+                    self.launch(number % self.sets)
                 graph.capture_end()
-            raise
-        graph.capture_end()
+            except BaseException:
+                self._abandon(graph)
+                raise
         self.count, self.graph = count, graph
+
+    def _abandon(self, graph: Any) -> None:
+        """End a failed capture, and make PyTorch forget it.
+
+        If an error has invalidated the capture, `capture_end` raises before PyTorch resets its
+        random generators and its allocator, which then refuse the calls of later problems. The
+        generators are reset by the end of the next capture that succeeds.
+        """
+        with suppress(RuntimeError):
+            graph.capture_end()
+            return
+        end = getattr(self.torch._C, "_cuda_endAllocateToPool", None)
+        if end is not None:
+            with suppress(RuntimeError):
+                end(self.torch.cuda.current_device(), graph.pool())
+        with suppress(RuntimeError):
+            again = self.torch.cuda.CUDAGraph()
+            again.capture_begin(capture_error_mode="thread_local")
+            self.torch.cuda._sleep(1)
+            again.capture_end()
 
     def replays(self, seconds: float) -> int:
         """How many graph replays last about `seconds`, from 1 to 1000."""

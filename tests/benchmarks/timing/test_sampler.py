@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.timing.sampler import REGIMES, Spread, launches_in_graph, sample_in_rounds
+import pytest
+
+from benchmarks.timing.sampler import (
+    REGIMES,
+    Sampler,
+    Spread,
+    launches_in_graph,
+    sample_in_rounds,
+)
 
 
 class Device:
@@ -83,3 +93,61 @@ def test_graphs_are_long_enough_and_use_all_buffers_equally():
     assert launches_in_graph(5e-6, 3) == 201
     assert launches_in_graph(1e-2, 3) == 3
     assert launches_in_graph(1e-9, 512) == 1024
+
+
+class FakeGraph:
+    """A CUDA graph that records the calls of all graphs; `broken` captures cannot be ended."""
+
+    calls: list[str]
+    broken = True
+
+    def capture_begin(self, *, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local", "other threads may call the driver"
+        self.calls.append("begin")
+
+    def capture_end(self) -> None:
+        self.calls.append("broken end" if self.broken else "end")
+        if self.broken:
+            type(self).broken = False
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def pool(self) -> str:
+        return "pool"
+
+
+def capturing(launch: Any, broken: bool) -> tuple[Sampler, list[str]]:
+    """A sampler on a fake of PyTorch, and the list of calls of this fake."""
+    calls = list[str]()
+    graph = type("Graph", (FakeGraph,), {"calls": calls, "broken": broken})
+    cuda = SimpleNamespace(
+        CUDAGraph=graph, current_device=lambda: 0, _sleep=lambda _: calls.append("sleep")
+    )
+    ended = SimpleNamespace(_cuda_endAllocateToPool=lambda *_: calls.append("pool ended"))
+    sampler = Sampler.__new__(Sampler)
+    sampler.torch = SimpleNamespace(cuda=cuda, _C=ended)
+    sampler.launch, sampler.sets = launch, 2
+    return sampler, calls
+
+
+def test_a_capture_is_not_disturbed_by_the_garbage_collector():
+    seen = list[bool]()
+    sampler, calls = capturing(lambda _: seen.append(gc.isenabled()), broken=False)
+    sampler._capture(3)
+    assert seen == [False] * 3
+    assert gc.isenabled()
+    assert (calls, sampler.count) == (["begin", "end"], 3)
+
+
+def test_a_broken_capture_leaves_no_state_behind():
+    def launch(_: int) -> None:
+        raise ValueError("the launch fails")
+
+    sampler, calls = capturing(launch, broken=True)
+    with pytest.raises(ValueError, match="the launch fails"):
+        sampler._capture(3)
+    assert calls == ["begin", "broken end", "pool ended", "begin", "sleep", "end"]
+    assert gc.isenabled()
+    sampler, calls = capturing(launch, broken=False)
+    with pytest.raises(ValueError, match="the launch fails"):
+        sampler._capture(3)
+    assert calls == ["begin", "end"], "the capture itself is not invalidated"
