@@ -17,8 +17,10 @@ SIZES = {"dim": 512, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 64, "hi
 def test_losses_agree_and_both_decode():
     """Losses with coordgraph are close to PyTorch's, and both decode mostly the same tokens.
 
-    The limit is 0.02 more than 3 times the difference between two runs of PyTorch, of which one
-    begins with weights that are rounded to bf16.
+    The limits come from a second run of PyTorch, the control, which begins with weights that are
+    rounded to bf16. Losses may differ by 0.02 more than 3 times as much as those of the control. At
+    least 80 % of the tokens must agree, or as many as those of the control: one token that differs
+    by chance changes all that follow it.
     """
     from examples.transformer.comparing import CONTROL, OURS, STOCK, Settings, compare
     from examples.transformer.model import Config
@@ -33,8 +35,9 @@ def test_losses_agree_and_both_decode():
     noise = (curves[CONTROL] - curves[STOCK]).abs().max()
     assert (curves[OURS] - curves[STOCK]).abs().max() <= 3 * noise + 0.02
     assert curves[OURS][-1] < curves[OURS][0] - 3
+    agree = dict[str, float]()
     for name, result in results.items():
-        same = result.text.eq(results[STOCK].text).float().mean().item()
+        agree[name] = same = result.text.eq(results[STOCK].text).float().mean().item()
         print(f"{name}: loss {curves[name][-1]:.4f}, {result.trains:,.0f} tokens/s in training,")
         print(f"  {result.decodes:,.0f} tokens/s in decoding, {same:.1%} of the tokens agree")
-        assert same > 0.8
+    assert agree[OURS] >= min(0.8, agree[CONTROL])
