@@ -291,6 +291,36 @@ def test_stores_at_the_end_of_a_group_stay_inside_rows(fake: FakeDriver, columns
     assert maps(fake)[B_AT] == ((4, 128, columns), 208, 2 * 128 * 104)
 
 
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(("columns", "vector"), [(96, 8), (100, 2), (101, 1)])
+def test_stores_stay_inside_rows(columns: int, vector: int, architecture: str):
+    """TMA stores D, 16 bytes at a time, only if rows end at such a multiple, whatever their step.
+
+    Else the last store of a row would write to the gap after the row. mma.sync stores 2 at most.
+    """
+    made = codegen.compile(DataParallel()(problem().graph((128, 128, 64))), architecture)
+    assert isinstance(made, CudaKernel)
+    views = {
+        "A": strided(500, 128, A_AT, 136),
+        "B": strided(128, columns, B_AT, 104),
+        "D": strided(500, columns, D_AT, 104),
+    }
+    _, variant = made._place(views, {"alpha": 1.0, "beta": 0.0})
+    assert variant.vectors.d == (min(vector, 2) if architecture == "sm_80" else vector)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(("rows", "vector"), [(304, 8), (300, 2)])
+def test_stores_stay_inside_columns(fake: FakeDriver, rows: int, vector: int):
+    """A column-major D has the same limits along its columns."""
+    a, b = strided(rows, 128, A_AT, 136), strided(128, 704, B_AT, 704)
+    d = matrix(rows, 704, D_AT, strides=(1, 312))
+    codegen.matmul(a, b, out=d)
+    (kernel,) = (made for made in build._kernels.values() if isinstance(made, CudaKernel))
+    ((_, variant),) = kernel._functions
+    assert variant.vectors.d == vector
+
+
 @pytest.mark.usefixtures("forgotten")
 def test_launches_take_the_leading_dimensions(fake: FakeDriver):
     a, b = strided(500, 300, A_AT, 1024), strided(300, 700, B_AT, 720)
