@@ -145,18 +145,26 @@ def _(
 
 
 def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
-    """Keep B if the gradient of A is needed, and A if the gradient of B is needed."""
+    """Keep B if the gradient of A is needed, and A if the gradient of B is needed.
+
+    Also note whether B is column-major.
+    """
     needs_a, needs_b = needs
+    ctx.columns = b.stride(-1) != 1 and b.stride(-2) == 1
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad`; None for a factor that needs none."""
+    """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad`; None for a factor that needs none.
+
+    The gradient of B has the layout of B, so that PyTorch need not transpose the gradient of a
+    linear layer's weight, whose transpose is B.
+    """
     a, b = ctx.saved_tensors
-    return (
-        None if b is None else MATMUL(grad, b.mT, ctx.invariant),
-        None if a is None else MATMUL(a.mT, grad),
-    )
+    of_b = None
+    if a is not None:
+        of_b = MATMUL(grad.mT, a).mT if ctx.columns else MATMUL(a.mT, grad)
+    return None if b is None else MATMUL(grad, b.mT, ctx.invariant), of_b
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

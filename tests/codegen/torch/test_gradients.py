@@ -57,3 +57,20 @@ def test_without_gradients_tensors_are_launched(torch: Any, make: Make):
         codegen.matmul(a, b)
     with pytest.raises(LaunchError, match="lies on 'cpu'"):
         codegen.matmul(a.detach(), b.detach())
+
+
+def test_the_gradient_of_a_weight_has_the_weight_s_layout(torch: Any):
+    """Else PyTorch would transpose each gradient of a linear layer's weight."""
+    import codegen.torch as cgt
+
+    x, weight = torch.randn(6, 8), torch.randn(4, 8, requires_grad=True)
+    transposed = weight.detach().t().requires_grad_()
+    cgt.matmul(x, transposed).sum().backward()
+    assert transposed.grad.stride() == transposed.stride()
+    cgt.linear(x, weight).sum().backward()
+    torch.testing.assert_close(weight.grad, transposed.grad.t())
+    (of_weight,) = torch.autograd.grad(cgt.linear(x, weight).sum(), [weight])
+    assert of_weight.is_contiguous()
+    plain = torch.randn(8, 4, requires_grad=True)
+    cgt.matmul(x, plain).sum().backward()
+    assert plain.grad.is_contiguous()
