@@ -272,8 +272,7 @@ class KernelGraph:
         """Prove or refute that the graph computes its product, without running it.
 
         The report has a verdict for each named check: `sizes`, `cover`, `fix-up`, `progress` and
-        `bounds` of a scheduled graph, `memory order` and `vectors` of a graph that is lowered for a
-        GPU.
+        `bounds` of a scheduled graph, `memory order` and `vectors` of one lowered for a GPU.
 
         Args:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as

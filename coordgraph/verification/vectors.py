@@ -149,7 +149,7 @@ class _Access:
         scope = self.node.scope.hardware((along,))
         found = scope.reverse(self.memory)
         index = found.values[0]
-        first = index.xreplace({symbol: Integer(0)})
+        first = cast(Expr, index.xreplace({symbol: Integer(0)}))
         if step := self._wrong_step(symbol, scope, index - first):
             yield (
                 f"{what}: the index grows by {step} along '{along}', not by 1; use width 1, or "
@@ -231,12 +231,12 @@ class _Access:
             return True
         if not isinstance(guard, Lt):
             return False
-        first = guard.lhs.xreplace({symbol: Integer(0)})
-        beyond = [
-            simplify((guard.lhs.xreplace({symbol: Integer(i)}) - first).expand(), scope.ranges)
-            for i in range(1, self.width)
-        ]
-        unit = gcd(self._divisor(first, scope), self._divisor(guard.rhs, scope))
+        index, end = cast(Expr, guard.lhs), cast(Expr, guard.rhs)
+        first, *others = (
+            cast(Expr, index.xreplace({symbol: Integer(i)})) for i in range(self.width)
+        )
+        beyond = [simplify((other - first).expand(), scope.ranges) for other in others]
+        unit = gcd(self._divisor(first, scope), self._divisor(end, scope))
         return all(isinstance(x, Integer) and (not unit or x < unit) for x in beyond)
 
     @property
