@@ -85,7 +85,11 @@ def classify(workgroup: int, steps: Sequence[Step], threads: int) -> list[Thread
     """
     labels = np.zeros(threads, np.int64)
     every = np.arange(threads)
+    # Classes that were divided by a key stay as they are if they are divided by it again. Most
+    # steps repeat the mask and the keys of earlier ones.
+    done: set[tuple[bytes, bytes, str]] = set()
     for step in steps:
+        mask = step.mask.tobytes()
         keys = [step.mask, step.elected]
         for effect in step.effects:
             if isinstance(effect, Converge):
@@ -94,6 +98,10 @@ def classify(workgroup: int, steps: Sequence[Step], threads: int) -> list[Thread
                 keys.append(every // WARPGROUP)
         keys += [value for value in step.values.values() if isinstance(value, np.ndarray)]
         for key in keys:
+            known = mask, key.tobytes(), key.dtype.str
+            if known in done:
+                continue
+            done.add(known)
             full = np.where(step.mask, np.broadcast_to(key, threads) + 1, 0)
             labels = _refined(labels, full)
     found: list[ThreadClass] = []
