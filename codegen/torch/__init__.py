@@ -6,8 +6,8 @@ import codegen.torch as cgt
 y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
-The functions call custom operators, `torch.ops.coordgraph.matmul`, `addmm` and `grouped_mm`, which
-have gradients, fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap.
+The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients,
+fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap.
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 
@@ -23,17 +23,20 @@ if find_spec("torch") is None:
     )
 
 from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
-from codegen.torch.gated import swiglu
+from codegen.torch.gated import gated, swiglu
 from codegen.torch.mode import use_kernels
-from codegen.torch.modules import Linear, SwiGLU, replace_linears
+from codegen.torch.modules import GeGLU, Linear, ReGLU, SwiGLU, replace_linears
 
 import_module("codegen.torch.general")  # makes torch.compile trace calls of codegen.matmul
 
 __all__ = [
+    "GeGLU",
     "Linear",
+    "ReGLU",
     "SwiGLU",
     "addmm",
     "bmm",
+    "gated",
     "grouped_mm",
     "linear",
     "matmul",

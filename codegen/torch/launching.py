@@ -8,10 +8,10 @@ import torch
 
 from codegen.call.matmul import grouped_matmul, matmul
 from codegen.torch.host import on_host
-from coordgraph.epilogue import EpilogueFunction, epilogue, silu
+from coordgraph.epilogue import EpilogueFunction, epilogue
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["multiply", "multiply_and_add", "multiply_and_gate", "multiply_groups"]
+__all__ = ["has_rows", "launch", "multiply", "multiply_and_add", "multiply_groups"]
 
 
 @epilogue(bias="n")
@@ -26,23 +26,11 @@ def add_scaled_bias(acc: Any, alpha: Any, beta: Any, bias: Any) -> Any:
     return acc * alpha + bias * beta
 
 
-@epilogue()
-def swiglu(gate: Any, up: Any) -> Any:
-    """Epilogue function: `silu(gate)·up`, where gate and up are two sums of products."""
-    return silu(gate) * up
-
-
-@epilogue(gate_bias="n", up_bias="n")
-def swiglu_of_biased(gate: Any, up: Any, gate_bias: Any, up_bias: Any) -> Any:
-    """Epilogue function: `silu(gate + gate_bias)·(up + up_bias)`, where gate and up are sums."""
-    return silu(gate + gate_bias) * (up + up_bias)
-
-
 def multiply(
     a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, invariant: bool = False
 ) -> torch.Tensor:
     """`alpha·A·B` of matrices, or of batches of equally many matrices, as a new tensor."""
-    return _launch(a, b, alpha=alpha, invariant=invariant)
+    return launch(a, b, alpha=alpha, invariant=invariant)
 
 
 def multiply_and_add(
@@ -68,23 +56,12 @@ def multiply_and_add(
     if c.dim() < 2 or c.shape[0] == 1:
         bias = c.reshape(-1).expand(n).contiguous()
         if alpha == beta == 1:
-            return _launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
+            return launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
         factors: Any = {"alpha": alpha, "beta": beta, "invariant": invariant}
-        return _launch(a, b, epilogue=add_scaled_bias, bias=bias, **factors)
+        return launch(a, b, epilogue=add_scaled_bias, bias=bias, **factors)
     c = c.expand(m, n)
-    c = c if _has_rows(c) else c.contiguous()
-    return _launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant)
-
-
-def multiply_and_gate(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *, invariant: bool = False
-) -> torch.Tensor:
-    """`silu(gate)·up` as a new tensor; gate and up are the left and right half of `A·B + bias`."""
-    if bias is None:
-        return _launch(a, b, epilogue=swiglu, invariant=invariant)
-    gate, up = (part.contiguous() for part in bias.chunk(2))
-    biases: Any = {"gate_bias": gate, "up_bias": up}
-    return _launch(a, b, epilogue=swiglu_of_biased, invariant=invariant, **biases)
+    c = c if has_rows(c) else c.contiguous()
+    return launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant)
 
 
 def multiply_groups(
@@ -113,7 +90,7 @@ def multiply_groups(
     return out
 
 
-def _launch(
+def launch(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
@@ -121,24 +98,31 @@ def _launch(
     beta: float = 0.0,
     invariant: bool = False,
     epilogue: EpilogueFunction | None = None,
+    out: torch.Tensor | None = None,
     **operands: Any,
 ) -> torch.Tensor:
     """Call `codegen.matmul`: with the tensors on a GPU, with their numpy views on the CPU.
 
     Args:
         a, b, alpha, beta, invariant, epilogue: as for `codegen.matmul`.
-        operands: C, or operands of the epilogue, by name: contiguous tensors.
+        out: the tensor that receives D, of strides that kernels write; None makes a new tensor.
+        operands: C, and operands and all outputs of the epilogue besides D, by name: tensors of
+            strides that kernels read and write.
+
+    Returns:
+        D.
     """
     a, b = _readable(a, by_rows=invariant), _readable(b)
     options: Any = {"alpha": alpha, "beta": beta, "invariant": invariant, "epilogue": epilogue}
     if a.is_cuda:
-        return matmul(a, b, **options, **operands)
+        found = matmul(a, b, out=out, **options, **operands)
+        return found[0] if isinstance(found, tuple) else found
     sums = 1 if epilogue is None else len(epilogue.sums)
-    out = a.new_empty((*a.shape[:-1], b.shape[-1] // sums))
+    d = a.new_empty((*a.shape[:-1], b.shape[-1] // sums)) if out is None else out
     views: dict[str, Any] = {name: on_host(tensor) for name, tensor in operands.items()}
     arrays = on_host(a), on_host(b)
-    matmul(*arrays, out=on_host(out), **options, **views)
-    return out
+    matmul(*arrays, out=on_host(d), **options, **views)
+    return d
 
 
 def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
@@ -156,12 +140,12 @@ def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     if by_rows:
         aligned = tensor.is_contiguous() and tensor.data_ptr() % ALIGNED_BYTES == 0
         return tensor if aligned else tensor.clone(memory_format=torch.contiguous_format)
-    if tensor.is_contiguous() or _has_rows(tensor) or _has_rows(tensor.mT):
+    if tensor.is_contiguous() or has_rows(tensor) or has_rows(tensor.mT):
         return tensor
     return tensor.contiguous()
 
 
-def _has_rows(tensor: torch.Tensor) -> bool:
+def has_rows(tensor: torch.Tensor) -> bool:
     """Whether each matrix has rows of adjacent elements, and rows that do not overlap."""
     (rows, columns), (step, element) = tensor.shape[-2:], tensor.stride()[-2:]
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)

@@ -1,4 +1,4 @@
-"""`Linear`, `SwiGLU`, and `replace_linears`, which makes a model's linear layers use kernels."""
+"""Layers that use kernels, and `replace_linears`, which makes linear layers of a model use them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from codegen.torch.functions import linear
-from codegen.torch.gated import swiglu
+from codegen.torch.gated import gated
 
-__all__ = ["Linear", "SwiGLU", "replace_linears"]
+__all__ = ["GeGLU", "Linear", "ReGLU", "SwiGLU", "replace_linears"]
 
 
 class Linear(torch.nn.Linear):
@@ -29,9 +29,8 @@ class SwiGLU(torch.nn.Module):
     """The feed-forward layer of Llama and Qwen: `down(silu(gate(x)) * up(x))`.
 
     One product computes `gate(x)` and `up(x)`: their weights are one parameter, `gate_up.weight`,
-    with the rows of `gate` first. Without gradients, as under `torch.no_grad()`, the kernel of this
-    product also computes `silu(gate) * up`; see `codegen.torch.swiglu`. With gradients, PyTorch
-    computes `silu(gate) * up` after the product, under `torch.compile` in one kernel.
+    with the rows of `gate` first. The kernel of this product also computes `silu(gate) * up`; see
+    `codegen.torch.gated`.
 
     A `state_dict` with `gate_proj.weight`, `up_proj.weight` and `down_proj.weight`, the names of
     Hugging Face's models, can be loaded, and so can biases of these names.
@@ -41,19 +40,46 @@ class SwiGLU(torch.nn.Module):
         hidden: extent of `gate(x)` and of `up(x)`.
         bias: whether the three products have a bias.
         device, dtype: device and type of the parameters, as for `torch.nn.Linear`.
+        recompute: as for `codegen.torch.gated`.
     """
 
+    activation = "silu"
+
     def __init__(
-        self, dim: int, hidden: int, bias: bool = False, device: Any = None, dtype: Any = None
+        self,
+        dim: int,
+        hidden: int,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
+        self.recompute = recompute
         self.gate_up = Linear(dim, 2 * hidden, bias=bias, device=device, dtype=dtype)
         self.down = Linear(hidden, dim, bias=bias, device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_join_projections)
 
     def forward(self, input: Tensor) -> Tensor:
         """The layer's result (…, dim), for an input (…, dim)."""
-        return self.down(swiglu(input, self.gate_up.weight, self.gate_up.bias))
+        options: Any = {"activation": self.activation, "recompute": self.recompute}
+        return self.down(gated(input, self.gate_up.weight, self.gate_up.bias, **options))
+
+
+class GeGLU(SwiGLU):
+    """The feed-forward layer of Gemma: `down(gelu(gate(x)) * up(x))`.
+
+    The GELU is approximated by the hyperbolic tangent. Everything else is as for `SwiGLU`.
+    """
+
+    activation = "gelu_tanh"
+
+
+class ReGLU(SwiGLU):
+    """A feed-forward layer `down(relu(gate(x)) * up(x))`; everything else is as for `SwiGLU`."""
+
+    activation = "relu"
 
 
 def _join_projections(

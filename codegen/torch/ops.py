@@ -16,7 +16,7 @@ from torch import Tensor
 from codegen.torch.launching import multiply, multiply_and_add
 from coordgraph import LaunchError
 
-__all__ = ["ADDMM", "DEVICES", "MATMUL", "cast_inputs", "check_types"]
+__all__ = ["ADDMM", "DEVICES", "MATMUL", "cast_inputs", "check_types", "in_front"]
 
 DEVICES = ("cpu", "cuda")
 """Types of devices for which the operators have kernels."""
@@ -227,7 +227,7 @@ for _device in DEVICES:
     torch.library.impl("coordgraph::addmm", _key)(cast_inputs(ADDMM, _device))
 
 
-def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
+def in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
     """`x` with vmap's axis, of extent `count`, in front; if `axis` is None, `x` is expanded."""
     return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
 
@@ -240,7 +240,7 @@ def _(
     if of_b is None and b.dim() == 2:  # all products share B: stack the rows of A in one product
         rows = a.movedim(of_a, 0)
         return MATMUL(rows.flatten(0, 1), b, invariant).unflatten(0, rows.shape[:2]), 0
-    a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
+    a, b = in_front(a, of_a, info.batch_size), in_front(b, of_b, info.batch_size)
     if a.dim() == 3:
         return MATMUL(a, b, invariant), 0
     flat = MATMUL(a.flatten(0, 1), b.flatten(0, 1), invariant)
@@ -259,11 +259,11 @@ def _(
     invariant: bool = False,
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
-    a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
+    a, b = in_front(a, of_a, info.batch_size), in_front(b, of_b, info.batch_size)
     product = MATMUL(a, b, invariant) * alpha if alpha else a.new_zeros(*a.shape[:2], b.shape[2])
     if beta == 0:
         return product, 0
-    c = _in_front(c, of_c, info.batch_size)
+    c = in_front(c, of_c, info.batch_size)
     while c.dim() < 3:
         c = c.unsqueeze(1)
     return product + c * beta, 0

@@ -78,4 +78,23 @@ def test_one_product_of_gate_and_up(torch: Any, make: Make):
     graphs = torch._dynamo.testing.EagerAndRecordGraphs()
     x = make(5, 7)
     torch.testing.assert_close(torch.compile(ours, fullgraph=True, backend=graphs)(x), ours(x))
-    assert graphs.graphs[0].code.count("coordgraph.matmul") == 2
+    code = graphs.graphs[0].code
+    assert code.count("coordgraph.gated_with_sums") == code.count("coordgraph.matmul") == 1
+
+
+@pytest.mark.parametrize("name", ["GeGLU", "ReGLU"])
+def test_other_activations(torch: Any, make: Make, name: str):
+    import codegen.torch as cgt
+
+    functional = torch.nn.functional
+    layer = getattr(cgt, name)(7, 10, dtype=torch.float64, recompute=True)
+    x = make(5, 7)
+    gate, up = functional.linear(x, layer.gate_up.weight).chunk(2, -1)
+    act = functional.gelu(gate, approximate="tanh") if name == "GeGLU" else functional.relu(gate)
+    right, d = functional.linear(act * up, layer.down.weight), layer(x)
+    torch.testing.assert_close(d, right)
+    given = (x, layer.gate_up.weight)
+    for one, other in zip(
+        torch.autograd.grad(d.sum(), given), torch.autograd.grad(right.sum(), given), strict=True
+    ):
+        torch.testing.assert_close(one, other)

@@ -1,0 +1,87 @@
+"""The operators of `codegen.torch.gated` on tensors with data: each launches one kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from codegen.torch.activations import OF_UP, SUMS, gated, gradient, gradient_of_sums
+from codegen.torch.launching import has_rows, launch
+
+__all__ = ["differentiate", "differentiate_product", "multiply_and_gate"]
+
+
+def multiply_and_gate(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    sums: Tensor | None = None,
+    *,
+    invariant: bool = False,
+) -> Tensor:
+    """`act(gate)·up` as a new tensor; gate and up are the left and right half of `A·B + bias`.
+
+    Args:
+        a, b: two matrices, or two batches.
+        bias: an element for each column of B, also one such row for each matrix of a batch; or
+            None.
+        activation: the name of `act`.
+        sums: a contiguous tensor that receives `A·B + bias`, or None.
+        invariant: as for `codegen.matmul`.
+    """
+    stored: dict[str, Any] = {} if sums is None else dict(zip(SUMS, sums.chunk(2, -1), strict=True))
+    epilogue = gated(activation, biased=bias is not None, kept=sums is not None)
+    return launch(a, b, epilogue=epilogue, invariant=invariant, **_biases(bias, a), **stored)
+
+
+def differentiate_product(
+    grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, *, invariant: bool
+) -> Tensor:
+    """The gradient of `A·B + bias`, which is computed again, given that of `act(gate)·up`.
+
+    Args:
+        grad: the gradient of `act(gate)·up`.
+        a, b, bias, activation, invariant: as for `multiply_and_gate`.
+    """
+    found = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    of_gate, of_up = found.chunk(2, -1)
+    epilogue = gradient(activation, biased=bias is not None)
+    given: dict[str, Any] = {"grad": _with_rows(grad), OF_UP: of_up, **_biases(bias, a)}
+    launch(a, b, epilogue=epilogue, invariant=invariant, out=of_gate, **given)
+    return found
+
+
+def differentiate(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
+    """The gradient of `sums`, whose halves are gate and up, given that of `act(gate)·up`.
+
+    The kernel is that of a product with k = 0, so the epilogue does all the work.
+
+    Args:
+        grad: the gradient of `act(gate)·up` (…, n).
+        sums: (…, 2n).
+        activation: the name of `act`.
+    """
+    found = sums.new_empty(sums.shape)
+    of_gate, of_up = found.flatten(0, -2).chunk(2, -1)
+    gate, up = _with_rows(sums.flatten(0, -2)).chunk(2, -1)
+    grad = _with_rows(grad.flatten(0, -2))
+    m, n = grad.shape
+    given: dict[str, Any] = {"gate": gate, "up": up, "grad": grad, OF_UP: of_up}
+    a, b = sums.new_empty((m, 0)), sums.new_empty((0, n))
+    launch(a, b, epilogue=gradient_of_sums(activation), out=of_gate, **given)
+    return found
+
+
+def _biases(bias: Tensor | None, a: Tensor) -> dict[str, Any]:
+    """The biases of gate and of up by the names of operands; a batch has a row for each matrix."""
+    if bias is None:
+        return {}
+    parts = [part.expand(*a.shape[:-2], -1).contiguous() for part in bias.chunk(2, -1)]
+    return dict(zip(("gate_bias", "up_bias"), parts, strict=True))
+
+
+def _with_rows(tensor: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy if its rows are not adjacent elements or overlap."""
+    return tensor if has_rows(tensor) else tensor.contiguous()
