@@ -121,7 +121,7 @@ def test_gradients_of_gradients(torch: Any, make: Make):
 
 
 def test_a_frozen_factor_is_not_kept_for_the_backward_pass(torch: Any, make: Make):
-    """If `b` requires no gradient, `a` is not kept for the backward pass, which would not read it."""
+    """If `b` requires no gradient, the backward pass does not read `a`, so `a` is not kept."""
     import codegen.torch as cgt
 
     kept: list[Any] = []
