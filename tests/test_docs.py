@@ -84,10 +84,8 @@ def registries() -> Iterator[None]:
     """Restores the registries, to which pages add kinds of their own, so that no other test sees
     them.
     """
-    found: tuple[dict[str, Any], ...] = (
-        *(EDGES, DIMENSIONS, OPERATIONS, EPILOGUE_OPERATIONS),
-        *(PASSES, DTYPES, ARCHITECTURES),
-    )
+    found: list[Any] = [EDGES, DIMENSIONS, OPERATIONS, EPILOGUE_OPERATIONS]
+    found += [PASSES, DTYPES, ARCHITECTURES]
     before = [dict(registry) for registry in found]
     yield
     for registry, entries in zip(found, before, strict=True):
