@@ -242,6 +242,13 @@ def _check_outputs(gemm: Problem, function: EpilogueFunction, out: str) -> None:
                 "allow, because each product has its own number of column tiles; reduce D "
                 "after the launch"
             )
+        if output.reduce and not output.axes and gemm.ragged("m"):
+            raise VerifyError(
+                f"Gemm: the output '{output.name}' reduces all rows, which group_axis="
+                f"{gemm.group_axis} does not allow, because rows that belong to no group have no "
+                f"value; declare {output.name}=ep.output('m', reduce='{output.reduce}'), "
+                "and reduce the rows of groups"
+            )
         if kind == "bool" or not dtype(kind).becomes(stored):
             raise VerifyError(
                 f"Gemm: the epilogue {function.name} returns {kind} for the output "

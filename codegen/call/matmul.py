@@ -109,7 +109,7 @@ def matmul(
     Returns:
         D. If the epilogue has outputs besides D, a tuple: D, then these outputs in the order of
         their declaration. Arrays are made for outputs that the call does not pass. An output that
-        reduces rows has one element for each row of D.
+        reduces rows has one element for each row of D; an output that reduces all of D has no axes.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do

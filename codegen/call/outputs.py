@@ -18,7 +18,8 @@ LAST: dict[str, Callable[[Array], Array]] = {
     "max": lambda parts: parts.max(-1, initial=-np.inf),
     "logsumexp": lambda parts: np.logaddexp.reduce(parts, -1),
 }
-"""For each reduction of rows: the function that reduces the results of all column tiles."""
+"""For each reduction: the function that reduces the results of all column tiles of a row, or all
+results of all rows, along the last axis."""
 
 
 def outputs_of(gemm: GemmProblem) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ def returned(arrays: Iterable[Any]) -> Any:
 
 
 def finished(function: EpilogueFunction, found: Any) -> Any:
-    """Finish the reductions of rows: combine the results of all tiles of a row to one element.
+    """Finish reductions: combine the results of all tiles of a row, or of D, to one element.
 
     A kernel stores one result for each row of each macro tile. Only CPU kernels reduce rows. The
     result of this function is what the call returns: D, or a tuple of D and other outputs.
@@ -64,6 +65,8 @@ def finished(function: EpilogueFunction, found: Any) -> Any:
     d, *others = found
     with np.errstate(all="ignore"):  # infinity and NaN are valid results
         return d, *(
-            LAST[output.reduce](array) if output.reduce else array
+            LAST[output.reduce](array if output.axes else array.reshape(-1))
+            if output.reduce
+            else array
             for output, array in zip(function.outputs, others, strict=True)
         )

@@ -11,6 +11,10 @@ from coordgraph.tensors import dtype
 
 __all__ = ["Output", "output"]
 
+REDUCED_AXES = ("m", "")
+"""The allowed values of `Output.axes` for outputs that reduce rows, or all of D."""
+ALL = "all"
+"""The text form of the axes `''`."""
 REDUCTIONS = ("sum", "max", "logsumexp")
 """The allowed values of `Output.reduce`; `coordgraph.epilogue.reduction` says what they compute."""
 
@@ -22,10 +26,11 @@ class Output:
     Args:
         name: the name of the output's tensor, and of the keyword argument of a call that passes an
             array for it.
-        axes: the coordinates of D that the output has: `mn`, one element for every element of D;
-            or `m`, one element for every row and column tile of D, if `reduce` is given. In a
-            kernel for several products (a batch or groups), the output is divided among them in
-            the same way as D.
+        axes: the coordinates of D that the output has: `mn`, one element for every element of D.
+            If `reduce` is given, `m`, one element for every row of D, or '', one element for all
+            products; a kernel then stores an element for every row and column tile of D, which
+            `codegen.matmul` reduces further. In a kernel for several products (a batch or groups),
+            what the kernel stores is divided among them in the same way as D.
         dtype: the element type; '' means the type of D, or the type of the value if it is reduced.
         value: the name of the value that is converted to the element type and stored, such as
             `%0`; '' in a declaration, before the function is traced.
@@ -47,27 +52,29 @@ class Output:
                     f"output {self.name}: {field} {given!r} is not text; give a str, as in "
                     f'{self.name}=output("mn", "f32")'
                 )
-        if self.axes not in ("mn", "m"):
+        if self.axes not in ("mn", *REDUCED_AXES):
             raise VerifyError(
                 f"output {self.name}: {self.axes!r} are not coordinates of an output; give 'mn', "
-                "one element for every element of D, or 'm' with reduce='sum'"
+                "one element for every element of D, or 'm' or '' with reduce='sum'"
             )
         if self.reduce not in ("", *REDUCTIONS):
             raise VerifyError(
                 f"output {self.name}: reduce={self.reduce!r} is unknown; choose one of "
                 f"{', '.join(REDUCTIONS)}"
             )
-        if (self.axes == "m") != bool(self.reduce):
+        if (self.axes in REDUCED_AXES) != bool(self.reduce):
             raise VerifyError(
-                f"output {self.name}: the axes 'm' and reduce go together; declare output('mn'), "
-                "or output('m', reduce='sum')"
+                f"output {self.name}: the axes 'm' and reduce go together, and so do '' and "
+                "reduce; declare output('mn'), output('m', reduce='sum') or output('', "
+                "reduce='sum')"
             )
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
 
     def text(self) -> str:
         """The text form of the output's declaration, such as `pre: mn bf16`."""
-        return f"{self.name}: {' '.join(filter(None, (self.axes, self.dtype, self.reduce)))}"
+        words = (self.axes or ALL, self.dtype, self.reduce)
+        return f"{self.name}: {' '.join(filter(None, words))}"
 
     @classmethod
     def parse(cls, text: str, value: Argument) -> Output:
@@ -86,7 +93,8 @@ class Output:
         kinds = [word for word in words[1:] if word != reduce]
         if not found or not words or len(kinds) > 1:
             raise VerifyError(f"output {text!r} cannot be read; write it as in 'pre: mn bf16'")
-        return cls(name.strip(), words[0], "".join(kinds), value, reduce)
+        axes = "" if words[0] == ALL else words[0]
+        return cls(name.strip(), axes, "".join(kinds), value, reduce)
 
 
 def output(axes: str = "mn", dtype: str = "", *, reduce: str = "") -> Output:
@@ -99,10 +107,11 @@ def output(axes: str = "mn", dtype: str = "", *, reduce: str = "") -> Output:
 
     Args:
         axes: the coordinates of D that the output has: `mn`, one element for every element of D;
-            or `m`, one element for every row, with `reduce`.
+            or with `reduce` `m`, one element for every row, or '', one element in all.
         dtype: the element type; by default the type of D, or that of the value if it is reduced.
-        reduce: `sum`, `max` or `logsumexp` of the row's values. A kernel stores the reduction of
-            each row of a macro tile, so its output has the shape m x (column tiles of D);
-            `codegen.matmul` reduces the column tiles too, and returns m elements.
+        reduce: `sum`, `max` or `logsumexp` of the values of a row, or of all values. A kernel
+            stores the reduction of each row of a macro tile, so its output has the shape m x
+            (column tiles of D); `codegen.matmul` reduces the column tiles too, and returns m
+            elements, or reduces all and returns an array without axes.
     """
     return Output("_", axes, dtype, reduce=reduce)

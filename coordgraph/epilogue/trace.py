@@ -120,6 +120,8 @@ def _results(name: str, given: object, outputs: tuple[str, ...], tape: Tape) -> 
             )
         found.append(value)
     return tuple(found)
+
+
 def _sums(parameters: Sequence[str], operands: Container[str]) -> tuple[str, ...]:
     """The names of the parameters that are sums of products.
 

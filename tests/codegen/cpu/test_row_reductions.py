@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import codegen
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError, PassError, VerifyError, parse
@@ -96,6 +98,64 @@ def test_matmul_returns_an_element_for_each_row():
         np.testing.assert_array_equal(amax, np.abs(both @ b).max(-1))
 
 
+@ep.epilogue(
+    amax=ep.output("", reduce="max"),
+    largest=ep.output("m", reduce="max"),
+    squares=ep.output("", reduce="sum"),
+    total=ep.output("", reduce="logsumexp"),
+)
+def of_all(acc: Any) -> Any:
+    return acc, ep.abs(acc), ep.abs(acc), acc * acc, acc * 0.125
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 70)] * 3),
+    batch=st.sampled_from([(), (3,)]),
+    plan=st.sampled_from([None, "16x16x16 data-parallel", "16x16x16 stream-k{workgroups=5}"]),
+    turned=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_reductions_of_all_elements(
+    shape: tuple[int, int, int], batch: tuple[int, ...], plan: str | None, turned: bool
+):
+    """Reductions over all rows, all columns and all products agree with those in float64."""
+    m, n, k = shape
+    rng = np.random.default_rng(sum(shape))
+    a, b = (rng.integers(-2, 3, (*batch, *s)).astype("f4") for s in ((m, k), (k, n)))
+    given_b = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2) if turned else b
+    d, amax, rows, squares, total = codegen.matmul(a, given_b, epilogue=of_all, plan=plan)
+    exact = a.astype("f8") @ b
+    np.testing.assert_array_equal(d, exact)
+    assert amax.shape == squares.shape == total.shape == ()
+    assert amax == np.abs(exact).max()
+    np.testing.assert_array_equal(rows, np.abs(exact).max(-1))
+    np.testing.assert_allclose(squares, (exact**2).sum(), rtol=1e-6)
+    np.testing.assert_allclose(total, np.log(np.exp(exact / 8).sum()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("schedule", "target"), covering(2, SCHEDULES, ("cpu", "interpreter")))
+def test_kernels_store_the_same_for_all_elements(schedule: str, target: str):
+    """A kernel stores a result for each row and column tile; the checks hold, and the text."""
+    graph = scheduled(schedule, of_all)
+    assert parse(graph.text()) == graph
+    assert " -> amax: all max, largest: m max, " in ep.function_text(of_all)
+    assert not graph.check().refuted
+    _, amax, rows, _, _ = codegen.compile(graph, target)(A, B)
+    np.testing.assert_array_equal(amax, rows)
+    assert amax.max() == np.abs(A @ B).max()
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [((3, 0, 2), (-np.inf, 0.0)), ((3, 4, 0), (0, 0)), ((0, 4, 2), (-np.inf, 0))],
+)
+def test_all_elements_of_empty_products(shape: tuple[int, int, int], wanted: tuple[float, float]):
+    m, n, k = shape
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    _, amax, _, squares, _ = codegen.matmul(a, b, epilogue=of_all)
+    assert (amax, squares) == wanted
+
+
 def test_groups():
     offsets, b = np.array([0, 10, 10, 30], np.int32), np.stack([B, B + 1, -B])
     _, amax = codegen.grouped_matmul(A, b, offsets, epilogue=with_amax)
@@ -177,6 +237,12 @@ def test_pseudocode_shows_the_reduction():
             VerifyError,
             "reduces rows, which group_axis=mnk does not",
         ),
+        (lambda: ep.output(""), VerifyError, "so do '' and reduce"),
+        (
+            lambda: scheduled("data-parallel", of_all, grouped=True),
+            VerifyError,
+            "amax' reduces all rows, which group_axis=m does not allow",
+        ),
         (lambda: scheduled("heterogeneous-tiles", with_amax), PassError, "use hybrid-stream-k"),
         (
             lambda: codegen.matmul(A, B, epilogue=with_amax, amax=np.zeros(M, np.float32)),
@@ -189,7 +255,7 @@ def test_pseudocode_shows_the_reduction():
             "out is column-major",
         ),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_refusals(make: Any, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
