@@ -247,8 +247,7 @@ def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
             if arg not in counted:
                 counted.add(arg)
                 pending.append(arg)
-    leaves = (Integer, BooleanAtom)
-    return [(node, uses[node] > 1 and not isinstance(node, leaves)) for node in order if node.args]
+    return [(node, uses[node] > 1) for node in order if node.args]
 
 
 def _visit(node: Basic, order: dict[Basic, None]) -> None:

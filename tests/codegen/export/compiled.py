@@ -26,7 +26,7 @@ C = {"float": ctypes.c_float, "double": ctypes.c_double, "int32_t": ctypes.c_int
 
 
 class _Attribute(ctypes.Structure):
-    _fields_ = (("id", ctypes.c_uint), ("value", ctypes.c_uint))
+    _fields_ = (("id", ctypes.c_uint), ("value", ctypes.c_uint * 3))
 
 
 class _Map(ctypes.Structure):

@@ -6,7 +6,7 @@ enum { MOST_ARGUMENTS = 128, MOST_MAPS = 16 };
 
 struct {
     unsigned grid, block, shared, count;
-    struct { unsigned id, value; } attributes[2];
+    struct { unsigned id, value[3]; } attributes[2];
     CUstream stream;
     unsigned arguments; /* set by the test: the number of arguments, and the bytes of each */
     unsigned sizes[MOST_ARGUMENTS];
@@ -115,7 +115,9 @@ CUresult cuLaunchKernelEx(
     recorded.count = config->numAttrs;
     for (i = 0; i < config->numAttrs; i++) {
         recorded.attributes[i].id = config->attrs[i].id;
-        recorded.attributes[i].value = config->attrs[i].value.clusterDim.x;
+        recorded.attributes[i].value[0] = config->attrs[i].value.clusterDim.x;
+        recorded.attributes[i].value[1] = config->attrs[i].value.clusterDim.y;
+        recorded.attributes[i].value[2] = config->attrs[i].value.clusterDim.z;
     }
     for (i = 0; i < recorded.arguments; i++) 
         memcpy(&recorded.values[i], arguments[i], recorded.sizes[i]);

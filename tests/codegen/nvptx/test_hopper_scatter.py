@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from coordgraph.control.lowered import (
     SignalFlag,
     StoreFragment,
     TakeFlag,
+    ZeroFragment,
 )
 from coordgraph.control.operations import For, Operation, SetCoordinate
 from coordgraph.control.resolve import Node
@@ -333,3 +335,18 @@ def test_those_who_take_turns_are_refused():
     graph = StreamK(reduction="scatter")(Gemm("bf16").graph((64, 128, 64)))
     with pytest.raises(PassError, match=r"choose consumers=cooperative or a reduction other than"):
         LowerToHopper(consumers="pingpong")(graph)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "grouped", "zeroed"),
+    [("peers", True, 0), ("scatter", False, 1), ("scatter", True, 2)],
+)
+def test_accumulators_are_zeroed_only_if_ptxas_needs_it(reduction: Any, grouped: bool, zeroed: int):
+    """A share is zeroed before partial sums are added to it.
+
+    A tile's accumulator is not zeroed, since its first wgmma overwrites it, unless shares of groups
+    follow.
+    """
+    gemm = Gemm("bf16", transpose_b=True, grouped=grouped)
+    graph = StreamK(reduction=reduction)(gemm.graph((128, 128, 64)))
+    assert len(LowerToHopper()(graph).control.of_kind(ZeroFragment)) == zeroed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from sympy import Integer
@@ -54,6 +55,12 @@ def test_orders_and_scopes_follow_the_fields():
     (arrive,) = effects(ArriveBarrier("b", Integer(1), publish=True))
     assert arrive == Arrive("b", None, Integer(1), "cluster")
     assert effects(ExpectBytes("b", Integer(16))) == (Converge(), Arrive("b", Integer(16)))
+
+
+def test_fields_that_are_expressions_take_python_integers():
+    number: Any = 3
+    assert isinstance(ArriveBarrier("b", number).rank, Integer)
+    assert isinstance(ExpectBytes("b", number).bytes, Integer)
 
 
 def test_tma_writes_the_whole_box():

@@ -14,6 +14,7 @@ from coordgraph.integers import (
     select,
     size_symbol,
 )
+from coordgraph.integers.evaluate import _schedule  # pyright: ignore[reportPrivateUsage]
 from tests.coordgraph.integers.strategies import (
     NAMES,
     Space,
@@ -85,3 +86,10 @@ def test_long_and_shared_expressions_compile() -> None:
     for i in range(40):
         deep = floor_mod(7 - floor_div(i - deep, 3), 1000 + i)
     assert compile_function([deep], [x])(5) == (evaluate(deep, {x: 5}),)
+
+
+def test_a_value_that_is_used_twice_is_computed_once() -> None:
+    shared = floor_div(x, y)
+    computed = dict(_schedule([shared + 1, 2 * shared]))
+    assert computed[shared]
+    assert not computed[shared + 1]
