@@ -18,6 +18,7 @@ from passes import DataParallel, StreamK
 from passes.lowering.sm_80.lower import LowerToTensorCores
 from tests.support.gated import geglu, swiglu
 from tests.support.ptxas import assemble, assert_clean
+from tests.support.sampling import cover
 
 LAYOUTS = [
     *(("stacked", turned) for turned in (True, False)),
@@ -86,12 +87,19 @@ def test_widths_of_copies_and_stores(parts: str, turned: bool):
         assert node.scope.known[node.op.part] == Integer(0)
 
 
-@pytest.mark.parametrize("fields", [{}, {"batched": True}, {"grouped": True}], ids=str)
-@pytest.mark.parametrize("epilogue", [swiglu, geglu], ids=lambda f: f.name)
-@pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "epilogue", "fields"),
+    cover(
+        0,
+        product(LAYOUTS, (swiglu, geglu), ({}, {"batched": True}, {"grouped": True})),
+        lambda case: (case[0], case[1].name, str(case[2])),
+    ),
+    ids=str,
+)
 def test_kernels_assemble_without_spills(
-    parts: str, turned: bool, epilogue: Any, fields: dict[str, Any]
+    layout: tuple[str, bool], epilogue: Any, fields: dict[str, Any]
 ):
+    parts, turned = layout
     schedule = StreamK(workgroups=108)
     gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, epilogue=epilogue, **fields)
     kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), "sm_80")

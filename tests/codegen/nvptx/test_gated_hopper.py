@@ -17,6 +17,7 @@ from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.gated import geglu, swiglu
 from tests.support.ptxas import assemble, assert_clean
+from tests.support.sampling import cover
 
 LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
 TILES = [
@@ -122,12 +123,19 @@ def test_memory_order(parts: str, options: dict[str, Any]):
     assert not graph.check(checks=["memory order"]).refuted
 
 
-@pytest.mark.parametrize("fields", [{}, {"batched": True}, {"grouped": True}], ids=str)
-@pytest.mark.parametrize("epilogue", [swiglu, geglu], ids=lambda f: f.name)
-@pytest.mark.parametrize(("parts", "turned"), LAYOUTS[:3])
+@pytest.mark.parametrize(
+    ("layout", "epilogue", "fields"),
+    cover(
+        0,
+        product(LAYOUTS[:3], (swiglu, geglu), ({}, {"batched": True}, {"grouped": True})),
+        lambda case: (case[0], case[1].name, str(case[2])),
+    ),
+    ids=str,
+)
 def test_kernels_assemble_without_spills(
-    parts: str, turned: bool, epilogue: Any, fields: dict[str, Any]
+    layout: tuple[str, bool], epilogue: Any, fields: dict[str, Any]
 ):
+    parts, turned = layout
     gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, epilogue=epilogue, **fields)
     graph = StreamK(workgroups=132)(gemm.graph(tile=(128, 128, 64)))
     ptx = codegen.compile(graph, "sm_90a").ptx
