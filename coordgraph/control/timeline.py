@@ -139,7 +139,14 @@ class Stamp(Operation):
 
 @dataclass(frozen=True)
 class Timed(Operation):
-    """Execute the body and add the clock cycles that the body takes to the counter `dim`."""
+    """Execute the body and add the clock cycles that its waits for mbarriers take to a counter.
+
+    A wait takes 0 cycles if the phase of the mbarrier has completed when the wait begins.
+
+    Args:
+        dim: the coordinate that counts.
+        body: the operations, among them the waits (`WaitBarrier`).
+    """
 
     dim: str
     body: Body = ()

@@ -10,7 +10,7 @@ import codegen
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import Gemm, KernelGraph
 from coordgraph.control.operations import If
-from coordgraph.control.timeline import Begin, Stamp
+from coordgraph.control.timeline import Begin, Stamp, Timed
 from passes import DataParallel, Pass, SplitK, StreamK
 from passes.lowering.sm_80 import LowerToTensorCores
 from passes.lowering.sm_90a import LowerToHopper
@@ -90,6 +90,18 @@ def test_ping_pong_warpgroups_record_their_turns():
     # On Hopper, one thread of each warpgroup records; elsewhere the first thread of the workgroup.
     elected = [str(op.condition) for op in program.lowered.control.of_kind(If)]
     assert any("FloorMod(workitem, 128)" in text and "timeline" in text for text in elected)
+
+
+@pytest.mark.parametrize("case", HOPPER[1:6:2], ids=str)
+def test_a_wait_reads_the_clock_only_if_the_phase_has_not_completed(case):
+    # Reading the clock takes tens of cycles, and the main loop waits in every iteration.
+    program = hopper(case)
+    probe = r"mbarrier\.test_wait\S* p, [^;]*; @p bra (DONE_\d+);"
+    waits = re.findall(probe + r"[^}]*%clock;[^}]*%clock;[^}]* \1: }", program.ptx)
+    control = program.lowered.control
+    assert len(waits) >= len(control.of_kind(Timed)) > 0
+    clocks = program.ptx.count("%clock") - 2 * len(waits)
+    assert clocks == len(control.of_kind(Stamp))
 
 
 def test_every_mark_becomes_a_record():

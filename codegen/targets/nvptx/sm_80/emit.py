@@ -24,7 +24,7 @@ from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
-from coordgraph.control.timeline import Stamp, Timed
+from coordgraph.control.timeline import Stamp
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.elements import dtype
 from coordgraph.integers import Load
@@ -235,14 +235,6 @@ class CudaWalker(TableWalker):
         words = stamp_words(self, node, op, self.ptx)
         address, _ = self._address(node, op.destination)
         store_words(self.builder, words, address)
-
-    def emit_Timed(self, node: Node, op: Timed) -> None:
-        slot = self.values[self.graph.coordinates.symbol(op.dim)]
-        assert isinstance(slot, ir.AllocaInstr)
-        before = self.ptx.cycles()
-        self.run(node.body)
-        spent = self.builder.sub(self.ptx.cycles(), before)
-        self.builder.store(self.builder.add(self.builder.load(slot, typ=I32), spent), slot)
 
     # The following methods emit copies, barriers and operations on flags.
 

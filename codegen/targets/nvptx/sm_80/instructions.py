@@ -106,10 +106,6 @@ class Instructions:
         """Emit a read of the SM's clock, in cycles, 64 bits (PTX: %clock64)."""
         return self.asm("mov.u64 $0, %clock64;", "=l", [], I64, pure=False)
 
-    def cycles(self) -> ir.Value:
-        """Emit a read of the low 32 bits of the SM's clock, for short intervals (PTX: %clock)."""
-        return self.asm("mov.u32 $0, %clock;", "=r", [], I32, pure=False)
-
     def global_time(self) -> ir.Value:
         """Emit a read of the time in nanoseconds, equal on all SMs (PTX: %globaltimer)."""
         return self.asm("mov.u64 $0, %globaltimer;", "=l", [], I64, pure=False)

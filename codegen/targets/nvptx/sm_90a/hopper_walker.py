@@ -16,6 +16,7 @@ from codegen.targets.nvptx.sm_90a.wgmma import HopperInstructions
 from coordgraph.control import asynchronous as ops
 from coordgraph.control.lowered import StoreFragment
 from coordgraph.control.resolve import Node
+from coordgraph.control.timeline import Timed
 from coordgraph.coordinates.dimensions import Cluster
 from coordgraph.elements import WARPGROUP_MMA, dtype
 from coordgraph.integers import floor_div, simplify
@@ -34,6 +35,9 @@ class HopperWalker(CudaWalker):
 
     ptx: HopperInstructions
     """Emits PTX instructions."""
+    stalled: ir.AllocaInstr | None = None
+    """The counter to which waits for mbarriers add the clock cycles that they take; None if waits
+    are not timed."""
 
     def make_instructions(self) -> HopperInstructions:
         return HopperInstructions(self.builder)
@@ -116,7 +120,20 @@ class HopperWalker(CudaWalker):
         parity = self._narrow(node.place(op.phase).values[0], node)
         if op.before:
             parity = self.builder.xor(parity, ir.Constant(I32, 1))
-        self.ptx.barrier_wait(self._shared(node, op.barrier), parity, cluster=op.cluster)
+        barrier, slot = self._shared(node, op.barrier), self.stalled
+        if slot is None:
+            self.ptx.barrier_wait(barrier, parity, cluster=op.cluster)
+            return
+        cycles = self.builder.load(slot, typ=I32)
+        cycles = self.ptx.barrier_wait_timed(barrier, parity, cycles, cluster=op.cluster)
+        self.builder.store(cycles, slot)
+
+    def emit_Timed(self, node: Node, op: Timed) -> None:
+        slot = self.values[self.graph.coordinates.symbol(op.dim)]
+        assert isinstance(slot, ir.AllocaInstr)
+        around, self.stalled = self.stalled, slot
+        self.run(node.body)
+        self.stalled = around
 
     def _narrow(self, index: Expr, node: Node) -> ir.Value:
         """The value of an index expression, as a 32-bit LLVM integer."""

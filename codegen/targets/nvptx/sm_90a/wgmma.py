@@ -177,6 +177,29 @@ class HopperInstructions(Instructions):
         )
         self.asm(text, "r,r", [barrier, parity], VOID, pure=False)
 
+    def barrier_wait_timed(
+        self, barrier: ir.Value, parity: ir.Value, cycles: ir.Value, *, cluster: bool
+    ) -> ir.Value:
+        """Emit `barrier_wait`; lane 0 of each warp gets `cycles` plus the clock cycles of the wait.
+
+        The other lanes get `cycles`; the result has 32 bits. The clock is read only if the phase
+        has not completed when the wait begins (test_wait, which does not suspend the thread, finds
+        that out). Because only one lane reads the clock, ptxas emits CS2R; otherwise it emits S2UR
+        in some kernels, which has tens of cycles of latency.
+        """
+        acquire = ".acquire.cluster" if cluster else ""
+        of = f"parity{acquire}.shared::cta.b64 p, [$1], $2;"
+        text = (
+            "{ .reg .pred p, first; .reg .b32 time; "
+            f"mbarrier.test_wait.{of} @p bra DONE_${{:uid}}; "
+            "and.b32 time, $3, 31; setp.eq.u32 first, time, 0; "
+            "@first mov.u32 time, %clock; sub.u32 $0, $0, time; "
+            f"AGAIN_${{:uid}}: mbarrier.try_wait.{of} @!p bra AGAIN_${{:uid}}; "
+            "@first mov.u32 time, %clock; add.u32 $0, $0, time; DONE_${:uid}: }"
+        )
+        args = [barrier, parity, self.thread(), cycles]
+        return self.asm(text, "=&r,r,r,r,0", args, I32, pure=False)
+
     def copy_box(
         self,
         target: ir.Value,
