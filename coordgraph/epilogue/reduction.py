@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from coordgraph.epilogue.operation import Algebra, Array
 
-__all__ = ["IDENTITIES", "REDUCTIONS", "combined", "reduced"]
+__all__ = ["IDENTITIES", "REDUCTIONS", "RUNNING", "Running", "combined", "reduced"]
 
 Combine = Callable[[Algebra, Any, Any], Any]
+State = tuple[Any, ...]
+"""The state of a running reduction: one or two values; see `Running`."""
 
 
 def _logaddexp(on: Algebra, a: Any, b: Any) -> Any:
@@ -29,6 +32,62 @@ REDUCTIONS: dict[str, Combine] = {
 """For each reduction, by name: a function that combines the result so far with an element."""
 IDENTITIES = {"sum": 0.0, "max": float("-inf"), "logsumexp": float("-inf")}
 """For each reduction, its result for an empty set of elements."""
+
+
+def _rescaled(on: Algebra, a: State, b: State) -> State:
+    """Merge two states of `logsumexp`, each of which is (maximum, sum of `exp(x - maximum)`).
+
+    The sum that belongs to the smaller maximum is rescaled, so that one `exp` merges two states.
+    """
+    (high_a, sum_a), (high_b, sum_b) = a, b
+    apart = on("sub", high_b, high_a)
+    scale = on("exp", on("neg", on("abs", apart)))
+    # If both maxima are the same infinity, `apart` is NaN: use the scale of equal values instead.
+    scale = on("where", on("compare", high_a, high_b, relation="=="), 1.0, scale)
+    larger = on("add", on("mul", sum_a, scale), sum_b)
+    smaller = on("add", sum_a, on("mul", sum_b, scale))
+    rising = on("compare", apart, 0.0, relation=">")
+    return on("maximum", high_a, high_b), on("where", rising, larger, smaller)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A reduction as a running state, for machines that reduce parts of a row at the same time.
+
+    The state of a part of the row is merged with the state of another part, in any order. Merging
+    is commutative, bit by bit.
+
+    Args:
+        identity: the state of an empty set of elements.
+        element: a function from a value to the state of the set that has only this element.
+        merge: a function that merges two states.
+        finish: a function from the state of the whole row to the result.
+    """
+
+    identity: tuple[float, ...]
+    element: Callable[[Any], State]
+    merge: Callable[[Algebra, State, State], State]
+    finish: Callable[[Algebra, State], Any]
+
+
+RUNNING: dict[str, Running] = {
+    "sum": Running(
+        (0.0,), lambda x: (x,), lambda on, a, b: (on("add", *a, *b),), lambda on, state: state[0]
+    ),
+    "max": Running(
+        (float("-inf"),),
+        lambda x: (x,),
+        lambda on, a, b: (on("maximum", *a, *b),),
+        lambda on, state: state[0],
+    ),
+    "logsumexp": Running(
+        (float("-inf"), 0.0),
+        lambda x: (x, 1.0),
+        _rescaled,
+        lambda on, state: on("add", state[0], on("log", state[1])),
+    ),
+}
+"""For each reduction, by name: the reduction as a running state."""
 
 
 def combined(name: str, on: Algebra, before: Any, value: Any) -> Any:

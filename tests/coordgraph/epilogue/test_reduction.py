@@ -1,0 +1,54 @@
+"""Running reductions of rows: parts of a row are reduced separately, and merged in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordgraph.epilogue.operation import Algebra
+from coordgraph.epilogue.reduction import RUNNING, reduced
+
+ON = Algebra("f64")
+VALUES = st.lists(
+    st.one_of(st.integers(-300, 300).map(float), st.sampled_from([np.inf, -np.inf, np.nan])),
+    max_size=9,
+)
+
+
+def state_of(name: str, values: list[float]) -> Any:
+    """The state of a running reduction of `values`, in order."""
+    running = RUNNING[name]
+    state = tuple(map(np.float64, running.identity))
+    for value in values:
+        state = running.merge(ON, state, tuple(map(np.float64, running.element(value))))
+    return state
+
+
+@pytest.mark.parametrize("name", sorted(RUNNING))
+@given(parts=st.lists(VALUES, min_size=1, max_size=5))
+def test_merged_parts_give_the_reduction_of_the_row(name: str, parts: list[list[float]]):
+    """Infinity, NaN and empty parts included."""
+    running = RUNNING[name]
+    row = np.array([[value for part in parts for value in part]], np.float64)
+    with np.errstate(all="ignore"):
+        state = state_of(name, parts[0])
+        for part in parts[1:]:
+            state = running.merge(ON, state, state_of(name, part))
+        found = running.finish(ON, state)
+        wanted = reduced(name, row, np.ones(row.shape, bool))[0, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(RUNNING))
+@given(a=VALUES, b=VALUES)
+def test_merging_is_commutative_bit_by_bit(name: str, a: list[float], b: list[float]):
+    """So all lanes that merge each other's states by shuffles have the same result."""
+    with np.errstate(all="ignore"):
+        one, other = state_of(name, a), state_of(name, b)
+        merge = RUNNING[name].merge
+        found, wanted = merge(ON, one, other), merge(ON, other, one)
+    np.testing.assert_array_equal(found, wanted)
