@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from operator import methodcaller
@@ -127,6 +128,27 @@ class Library:
     def finish(self, stream: int) -> None:
         """Make the result of a launch visible to the library; this may wait for the launch."""
 
+    @property
+    def functions(self) -> Any:
+        """The module with the library's functions of arrays, such as `amax` and `exp`.
+
+        Raises:
+            LaunchError: kernels compute with arrays of this library, but nothing else does.
+        """
+        raise LaunchError(
+            "reductions of rows are finished by a library of arrays; pass PyTorch, CuPy, JAX or "
+            "NumPy arrays, or call a compiled kernel"
+        )
+
+    def on_stream(self, array: Any, stream: Any) -> AbstractContextManager[Any]:
+        """A context in which the library's functions run on `stream`.
+
+        Args:
+            array: an array on the device of the stream.
+            stream: a stream as for `stream_handle`; None for the library's current stream.
+        """
+        return nullcontext()
+
 
 class _Raw(Library):
     """`TensorView`s used as arrays: device memory without an array library."""
@@ -204,6 +226,16 @@ class _Torch(Library):
             return self._raw_stream(array.device.index)
         return int(self.torch.cuda.current_stream(array.device).cuda_stream)
 
+    @property
+    def functions(self) -> Any:
+        return self.torch
+
+    def on_stream(self, array: Any, stream: Any) -> AbstractContextManager[Any]:
+        if stream is None:
+            return nullcontext()
+        cuda = self.torch.cuda
+        return cuda.stream(cuda.ExternalStream(stream_handle(stream), array.device))
+
 
 class _CuPy(Library):
     makes_views = True
@@ -222,6 +254,15 @@ class _CuPy(Library):
 
     def current_stream(self, array: Any) -> int:
         return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+
+    @property
+    def functions(self) -> Any:
+        return sys.modules["cupy"]
+
+    def on_stream(self, array: Any, stream: Any) -> AbstractContextManager[Any]:
+        if stream is None:
+            return nullcontext()
+        return sys.modules["cupy"].cuda.ExternalStream(stream_handle(stream))
 
 
 class _Jax(Library):
@@ -257,6 +298,10 @@ class _Jax(Library):
         made = jax.numpy.empty(shape, dtype=numpy_dtype(kind), device=like.device)
         return made.block_until_ready()
 
+    @property
+    def functions(self) -> Any:
+        return sys.modules["jax"].numpy
+
     def finish(self, stream: int) -> None:
         from codegen.targets.nvptx.driver import cuda
 
@@ -269,6 +314,10 @@ class _Numpy(Library):
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return sys.modules["numpy"].broadcast_to(array, shape)
+
+    @property
+    def functions(self) -> Any:
+        return sys.modules["numpy"]
 
     def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
         view = array.reshape(shape)

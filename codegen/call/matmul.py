@@ -262,14 +262,14 @@ def _with_epilogue(
             left = library(a).transposed(a) if swap_a else a
             right = library(b).transposed(b) if swap_b else b
             found = launch(left, right, c, out, *scalars, **groups, **operands)
-            return finished(epilogue, found)
+            return finished(epilogue, found, scalars[2])
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     every = {**matrices, **groups, **arrays}
     found = first_launch(
         _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
     )
-    return finished(epilogue, found)
+    return finished(epilogue, found, scalars[2])
 
 
 def grouped_matmul(

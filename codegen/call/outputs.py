@@ -7,19 +7,30 @@ from typing import Any
 
 import numpy as np
 
+from codegen.call.arrays import library
 from coordgraph.epilogue import EpilogueFunction
+from coordgraph.epilogue.reduction import IDENTITIES
 from coordgraph.gemm import GemmProblem
-from coordgraph.interpreter.arguments import Array
 
 __all__ = ["finished", "outputs_of", "returned", "written"]
 
-LAST: dict[str, Callable[[Array], Array]] = {
-    "sum": lambda parts: parts.sum(-1),
-    "max": lambda parts: parts.max(-1, initial=-np.inf),
-    "logsumexp": lambda parts: np.logaddexp.reduce(parts, -1),
+
+def _logsumexp(functions: Any, parts: Any) -> Any:
+    """`log(sum(exp(parts)))` along the last axis, computed without overflow."""
+    high = functions.amax(parts, -1)
+    # If the largest value is infinite, subtracting it would give NaN.
+    high = functions.where(functions.isfinite(high), high, functions.zeros_like(high))
+    return functions.log(functions.sum(functions.exp(parts - high[..., None]), -1)) + high
+
+
+LAST: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda functions, parts: functions.sum(parts, -1),
+    "max": lambda functions, parts: functions.amax(parts, -1),
+    "logsumexp": _logsumexp,
 }
-"""For each reduction: the function that reduces the results of all column tiles of a row, or all
-results of all rows, along the last axis."""
+"""For each reduction: a function that reduces the results of all column tiles of a row, or all
+results of all rows, along the last axis. Its arguments are the module with the functions of the
+array's library, and the array."""
 
 
 def outputs_of(gemm: GemmProblem) -> tuple[str, ...]:
@@ -50,23 +61,33 @@ def returned(arrays: Iterable[Any]) -> Any:
     return found if len(found) > 1 else found[0]
 
 
-def finished(function: EpilogueFunction, found: Any) -> Any:
+def finished(function: EpilogueFunction, found: Any, stream: Any = None) -> Any:
     """Finish reductions: combine the results of all tiles of a row, or of D, to one element.
 
-    A kernel stores one result for each row of each macro tile. Only CPU kernels reduce rows. The
-    result of this function is what the call returns: D, or a tuple of D and other outputs.
+    A kernel stores one result for each row of each macro tile. The array's own library reduces
+    them, on the stream of the launch. The result of this function is what the call returns: D, or a
+    tuple of D and other outputs.
 
     Args:
         function: the epilogue.
         found: what the kernel returned.
+        stream: the stream of the launch; None for the current stream of the array's library.
     """
     if not any(output.reduce for output in function.outputs):
         return found
     d, *others = found
-    with np.errstate(all="ignore"):  # infinity and NaN are valid results
-        return d, *(
-            LAST[output.reduce](array if output.axes else array.reshape(-1))
-            if output.reduce
-            else array
-            for output, array in zip(function.outputs, others, strict=True)
-        )
+    return d, *(
+        _last(output.reduce, array if output.axes else array.reshape(-1), stream)
+        if output.reduce
+        else array
+        for output, array in zip(function.outputs, others, strict=True)
+    )
+
+
+def _last(reduce: str, parts: Any, stream: Any) -> Any:
+    """The reduction `reduce` along the last axis, whose extent may be 0."""
+    home = library(parts)
+    with home.on_stream(parts, stream), np.errstate(all="ignore"):  # infinity and NaN are valid
+        if not parts.shape[-1]:
+            return home.functions.sum(parts, -1) + IDENTITIES[reduce]
+        return LAST[reduce](home.functions, parts)
