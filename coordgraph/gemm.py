@@ -198,6 +198,11 @@ class GemmProblem:
         return self.epilogue.kinds(self.accumulator, d_type).outputs[output]
 
     @property
+    def row_reductions(self) -> tuple[str, ...]:
+        """The names of the epilogue's outputs that reduce the rows of D."""
+        return tuple(name for name, output in self.outputs.items() if output.reduce)
+
+    @property
     def sums(self) -> int:
         """The number of sums of products that the epilogue has; B's columns have as many parts."""
         return len(self.epilogue.sums)

@@ -9,12 +9,15 @@ from sympy import Integer
 from coordgraph.control.asynchronous import Advance, Counter, MultiplyShared
 from coordgraph.control.lowered import MultiplyFragments
 from coordgraph.control.operations import Kernel, MultiplyAccumulate, Operation, SetCoordinate
+from coordgraph.control.row_reductions import ReduceLanes
 from coordgraph.kernel import KernelGraph
 
 __all__ = ["problems_of_lowered"]
 
 EXTENTS = ("width", "widths", "count", "box")
 """Fields of lowered operations that are numbers of elements or of registers, so at least 1."""
+DISTANCES = (1, 2, 4, 8, 16)
+"""The distances between lanes that `ReduceLanes` may merge."""
 MEMORIES = ("source", "destination")
 """Fields of lowered operations that name the dimension of memory that the operation reads or
 writes, `width` elements at once."""
@@ -25,7 +28,8 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
 
     Operations must be those of threads, not of whole tiles. Every number of elements must be at
     least 1 and fit into the memory that is accessed. A constant index must be inside its dimension.
-    Every `Advance` must be in the body of a `Counter`, whose index it increases.
+    Every `Advance` must be in the body of a `Counter`, whose index it increases. `ReduceLanes` must
+    merge lanes of one warp.
     """
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
         yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
@@ -38,6 +42,12 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
         )
     for position, op in enumerate(graph.control.operations):
         yield from (f"{op.kind} (operation {position}): {p}" for p in _extents(graph, op))
+    for op in graph.control.of_kind(ReduceLanes):
+        if wrong := [d for d in op.distances if d not in DISTANCES]:
+            yield (
+                f"ReduceLanes: a distance is {wrong[0]}, but shuffles reach the lanes of a warp at "
+                f"distances of {', '.join(map(str, DISTANCES))}; give these"
+            )
     yield from _counters(graph.control.root.body, ())
 
 

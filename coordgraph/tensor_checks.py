@@ -38,7 +38,7 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
         if count > 1:
             yield f"there are {count} tensors '{name}'; rename all but one of them"
     # Only an output that reduces rows has a shape that depends on the tile.
-    reduces = any(output.reduce for output in graph.gemm.outputs.values())
+    reduces = bool(graph.gemm.row_reductions)
     sums = graph.gemm.sums
     columns = sums * macro_tile(graph.coordinates)[1] if reduces else ANY_TILE[1]
     wanted = {tensor.name: tensor for tensor in _tensors_of(graph.gemm, columns)}

@@ -15,6 +15,7 @@ from math import prod
 
 from coordgraph.control import asynchronous as hopper
 from coordgraph.control import lowered
+from coordgraph.control import row_reductions as rows
 from coordgraph.control.effects import (
     CLUSTER,
     COPIES,
@@ -160,8 +161,30 @@ def _(op: lowered.ApplyFragment) -> tuple[Effect, ...]:
     )
     single = (Access(Kind.READ, tensor) for tensor in op.elements)
     writes = (Access(Kind.WRITE, tensor, op.width) for tensor in op.stores)
-    before = (Access(Kind.READ, o.name) for o in op.function.outputs if o.reduce)
-    return (*reads, *single, Registers(Kind.WRITE, op.fragment), *before, *writes)
+    reduced = [o.name for o in op.function.outputs if o.reduce and o.name in op.stores]
+    before = (Access(Kind.READ, name) for name in reduced)
+    merged = (Registers(Kind.WRITE, rows.rows_of(name)) for name in op.reduces)
+    return (*reads, *single, Registers(Kind.WRITE, op.fragment), *merged, *before, *writes)
+
+
+@effects.register
+def _(op: rows.StartRows) -> tuple[Effect, ...]:
+    return (Registers(Kind.WRITE, op.fragment),)
+
+
+@effects.register
+def _(op: rows.ReduceLanes) -> tuple[Effect, ...]:
+    return (Registers(Kind.WRITE, op.fragment), Converge())
+
+
+@effects.register
+def _(op: rows.CombineRows) -> tuple[Effect, ...]:
+    return (Access(Kind.READ, op.source, 1), Registers(Kind.WRITE, op.fragment))
+
+
+@effects.register
+def _(op: rows.StoreRows) -> tuple[Effect, ...]:
+    return (Registers(Kind.READ, op.fragment), Access(Kind.WRITE, op.destination, 1))
 
 
 @effects.register

@@ -258,6 +258,12 @@ class ApplyFragment(Operation):
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
             `width` consecutive elements of each are written; padding is not written. If an output
             reduces rows, its reduction combines each value with the element in memory.
+        reduces: outputs of the function that reduce rows, and that are not in `stores`. Each value
+            is merged into a register of the fragment `rows_of(output)`, unless it is padding.
+        rows: the dimensions that number the registers of these fragments: the rows of D of which a
+            thread holds elements.
+        vector: the dimension along the `width` consecutive registers.
+        column: the dimension whose index is the column of D; values are padding where it is.
         part: if the function computes an element from several sums, the dimension in `registers`
             that numbers these sums. The operation is executed at index 0 of this dimension, and
             writes the result to the registers with index 0. '' if there is one sum.
@@ -274,8 +280,12 @@ class ApplyFragment(Operation):
     memories: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     part: str = ""
+    reduces: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    vector: str = ""
+    column: str = ""
 
-    ROLES = ("sources", "memories", "registers", "stores", "part")
+    ROLES = ("sources", "memories", "registers", "stores", "part", "rows", "vector", "column")
 
     @property
     def read_from(self) -> dict[str, str]:

@@ -191,11 +191,13 @@ def candidates(
     # merges equal requests.
     alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
     wide = (cut.several | alone) & (cut.tiles_n > 2)
+    # If the epilogue reduces rows, a workgroup must hold all columns of a tile.
+    rows = (cut.tiling[4] == 1) | (not problem.row_reductions)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:
         for band, suits in bands.items():
-            chosen = (kind.tried & suits).nonzero()[0]
+            chosen = (kind.tried & suits & rows).nonzero()[0]
             if len(chosen):
                 parts.append((kind, band, chosen))
     counts = [len(chosen) for _, _, chosen in parts]
@@ -249,12 +251,16 @@ def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n
 
 
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
-    """Whether a schedule accepts a problem.
+    """Whether a schedule, and the lowering for GPUs, accept a problem.
 
-    Problems without groups are not checked, since candidate schedules accept them.
+    Problems without groups and without reductions of rows are not checked, since candidate
+    schedules accept them.
     """
-    if not problem.grouped or not kind.tried.any():
+    rows = bool(problem.row_reductions)
+    if not (problem.grouped or rows) or not kind.tried.any():
         return True
+    if rows and getattr(kind.schedule, "reduction", "") == "scatter":
+        return False
     schedule = kind.schedule.scaled(COUNTED_TILE, fallback().tile)
     return _takes(replace(problem, m=None, n=None, k=None), schedule)
 

@@ -39,6 +39,7 @@ from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.gemm import GemmProblem, read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tilings import ACCUMULATOR, Tiling
+from passes.kit.reduce_scatter import SHARE
 
 __all__ = [
     "NOTHING",
@@ -105,11 +106,11 @@ def no_epilogue(graph: KernelGraph) -> str | None:
                 f"{what} {tensor} of the epilogue has the type {kind}, which GPU kernels do not "
                 f"{moves}; convert it to one of: {', '.join(types)}"
             )
-    if reducing := [name for name, output in gemm.outputs.items() if output.reduce]:
+    if gemm.row_reductions and SHARE in graph.coordinates:
         return (
-            f"the output {reducing[0]} of the epilogue reduces rows, which GPU kernels do not; "
-            f"declare {reducing[0]}=ep.output('mn') and reduce it after the launch, or use "
-            "target='cpu'"
+            f"the output {gemm.row_reductions[0]} of the epilogue reduces rows, but with the "
+            "reduction 'scatter' no workgroup finishes whole rows of a tile; choose another "
+            "reduction, such as turnstile"
         )
     kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype)
     if "f64" in (*kinds.operands.values(), *kinds.steps):
@@ -147,6 +148,8 @@ def applied(
     width: int = 1,
     absent: Container[str] = (),
     part: str = "",
+    rows: tuple[str, ...] = (),
+    vector: str = "",
 ) -> ApplyFragment:
     """The operation that applies an epilogue stage to `width` adjacent elements of a row of D.
 
@@ -162,10 +165,14 @@ def applied(
         absent: tensors of optional operands that no launch of this kernel passes.
         part: the coordinate in `registers` along which the sums of one element lie; '' if the
             epilogue has one sum.
+        rows: the register coordinates that number the rows of D of which a thread holds elements,
+            if outputs that reduce rows are reduced in registers; () if they are reduced in memory.
+        vector: the coordinate along a vector of registers.
     """
     function, there = stage.function, stage.optional and tensor_of(stage.optional)
     given = [tensor_of(o.name) for o in function.tensors if tensor_of(o.name) not in absent]
     sources = tuple(t for t in given if gemm.axes[t] or gemm.is_apart(t))
+    reduces = tuple(o.name for o in function.outputs if o.reduce and rows)
     return ApplyFragment(
         fragment,
         function,
@@ -175,8 +182,12 @@ def applied(
         tuple(t for t in given if t not in sources),
         tuple(t for t in given if gemm.operands[t].optional and t != there),
         width,
-        stores=tuple(o.name for o in function.outputs),
+        stores=tuple(o.name for o in function.outputs if o.name not in reduces),
         part=part if len(function.sums) > 1 else "",
+        reduces=reduces,
+        rows=rows if reduces else (),
+        vector=vector if reduces else "",
+        column="D.1" if reduces else "",
     )
 
 
@@ -205,6 +216,7 @@ class Accumulator:
         part: the coordinate that numbers the sums from which one element of D is computed: one of
             `registers`, or `vector`. D is stored from the registers at its index 0. '' if every
             element of D has one sum.
+        rows: the register coordinates that number the rows of D of which a thread holds elements.
     """
 
     def __init__(
@@ -215,8 +227,10 @@ class Accumulator:
         fragment: str = ACCUMULATOR,
         barrier: Barrier = Barrier(),  # noqa: B008 - Barrier is frozen
         part: str = "",
+        rows: tuple[str, ...] = (),
     ) -> None:
         self.c = c
+        self.rows = rows
         self.registers = registers
         self.vector = vector
         self.fragment = fragment
@@ -306,8 +320,19 @@ class Accumulator:
 
         The arguments are those of `epilogue`.
         """
-        apply = applied(gemm, stage, self.fragment, self.registers, width, absent, self.part)
-        own = width if apply.sources or apply.elements or apply.stores else self.width
+        apply = applied(
+            gemm,
+            stage,
+            self.fragment,
+            self.registers,
+            width,
+            absent,
+            self.part,
+            self.rows,
+            self.vector,
+        )
+        accesses = apply.sources or apply.elements or apply.stores or apply.reduces
+        own = width if accesses else self.width
         # Elements that are adjacent in a row of D are not adjacent in memory if the tensor is
         # transposed, so each access moves one element.
         own = 1 if any(map(gemm.is_transposed, (*apply.sources, *apply.stores))) else own

@@ -25,6 +25,7 @@ from coordgraph.tilings import Tiling, Tilings
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at, tie_operands, unrolled
 from passes.lowering.parts import tie_sums
+from passes.lowering.row_reductions import RowLayout
 from passes.lowering.sm_80.staging import Operand
 
 __all__ = [
@@ -125,7 +126,20 @@ class WarpGrid:
         c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
         tie_operands(c, gemm, t)
         registers, name = tuple(map(own, REGISTERS)), t.accumulator
-        return Accumulator(c, registers, own("acc.pair"), name, part=part and own(part))
+        rows = self.row_layout.rows
+        return Accumulator(c, registers, own("acc.pair"), name, part=part and own(part), rows=rows)
+
+    @property
+    def row_layout(self) -> RowLayout:
+        """Where the elements of a row of D are."""
+        own = self.tiling.own
+        return RowLayout(
+            (own("fragment.m"), own("acc.half")),
+            own("acc.quad"),
+            (own("warp.n"),),
+            (self.n,),
+            self.tiling.index("D", 0),
+        )
 
     def add_shares(self, c: CoordinateEditor, part: str) -> Accumulator:
         """Cut a tile into shares for reduce-scatter: a share is one register pair of each thread.

@@ -31,6 +31,7 @@ from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogu
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
 from passes.lowering.parts import ordered_columns, too_many_sums
+from passes.lowering.row_reductions import RowReductions, exchange_bytes
 from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_80.fragments import (
     EIGHTH,
@@ -56,6 +57,8 @@ ROUND = 64
 it."""
 PAIR = 2
 """Number of adjacent elements of a row of D that a thread holds in a fragment of `mma.sync`."""
+SHARED_ALIGN = 1024
+"""The alignment of tiles in shared memory, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class LowerToTensorCores(Pass):
         shapes = shapes or [tiling.summed for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
+        room -= max(_row_bytes(graph, m, n) for m, n, _ in shapes)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
         return min(fit, self.stages or MOST_STAGES)
 
@@ -188,7 +192,8 @@ class LowerToTensorCores(Pass):
                     b.copy(c, grid.workitems, _vector(gemm, b, self.vector_b)),
                 )
                 accumulator = grid.add_fragments(c, gemm, a, b, part)
-                parts[name] = _LoweredTile(accumulator, copies, grid.multiply(c, a, b))
+                rows = RowReductions(c, gemm, grid.tiling, grid.row_layout, accumulator.barrier)
+                parts[name] = _LoweredTile(accumulator, copies, grid.multiply(c, a, b), rows)
 
             def lower(op: Operation) -> Operation | Body:
                 match op:
@@ -201,7 +206,9 @@ class LowerToTensorCores(Pass):
                     case SendPartial() | ReceivePartial() | AccumulatePartial() | CollectPartial():
                         return _exchanged(op, parts[op.accumulator].accumulator, reduction)
                     case Epilogue() | StoreTile():
-                        return _after(op, gemm, parts[op.accumulator].accumulator, narrow)
+                        part = parts[op.accumulator]
+                        after = _after(op, gemm, part.accumulator, narrow)
+                        return part.rows.around(op, after) if isinstance(op, Epilogue) else after
                     case _:
                         return op
 
@@ -233,11 +240,13 @@ class _LoweredTile:
         accumulator: the registers that hold the sums of products.
         copies: the operations that copy one tile of A and one of B to shared memory.
         multiply: the operations that multiply the two tiles.
+        rows: the reductions of rows of the output tile.
     """
 
     accumulator: Accumulator
     copies: Body
     multiply: Body
+    rows: RowReductions
 
 
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
@@ -263,6 +272,16 @@ def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
     a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
     b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)
     return a, b
+
+
+def _row_bytes(graph: KernelGraph, m: int, n: int) -> int:
+    """Bytes of shared memory for reductions of the rows of an m x n tile, tables' padding included.
+
+    Tiles of A and B begin at multiples of 1024 bytes, after this memory.
+    """
+    warps = warps_of(m, n) or (1, 1)
+    used = exchange_bytes(graph.gemm, m, warps[1])
+    return -(-used // SHARED_ALIGN) * SHARED_ALIGN
 
 
 def _no_warps(tilings: Tilings) -> str | None:
@@ -328,9 +347,7 @@ def _exchanged(
             return accumulator.collect(op)
 
 
-def _after(
-    op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: int
-) -> Operation | Body:
+def _after(op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: int) -> Body:
     """Lower an epilogue, or a store of a tile to D; return any other operation unchanged.
 
     Args:
@@ -345,7 +362,7 @@ def _after(
         case StoreTile():
             return (accumulator.store_output(op.tensor, width),)
         case _:
-            return op
+            return (op,)
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:

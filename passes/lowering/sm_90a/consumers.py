@@ -40,6 +40,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
+from passes.lowering.row_reductions import RowReductions
 from passes.lowering.sm_90a.operand_boxes import OperandBoxes, loaded_by_boxes
 from passes.lowering.sm_90a.partials import Fixup
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
@@ -151,10 +152,11 @@ class Consumer:
             case Epilogue():
                 part = self.parts[op.accumulator]
                 if part.boxes:
-                    return part.boxes.apply(
+                    body = part.boxes.apply(
                         part.accumulator, op, part.width, self._free, part.absent
                     )
-                return part.of_sum(part.epilogue(part.accumulator, op))
+                    return part.rows.around(op, body)
+                return part.of_sum(part.rows.around(op, part.epilogue(part.accumulator, op)))
             case StoreTile():
                 part = self.parts[op.accumulator]
                 if part.store:
@@ -257,6 +259,9 @@ class _TileLowering:
         self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
         self.located, self.gemm = located, graph.gemm
         self.accumulator = add_accumulator(c, graph.gemm, division)
+        self.rows = RowReductions(
+            c, graph.gemm, division.tiling, division.row_layout, division.barrier
+        )
         self.sum = ClusterSum(c, division) if division.split > 1 else None
         control = graph.control
         sends = (*control.of_kind(SendPartial), *control.of_kind(AccumulatePartial))

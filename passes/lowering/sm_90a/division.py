@@ -31,8 +31,10 @@ from coordgraph.coordinates.dimensions import (
 from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.elements import WARPGROUP_MMA, DType, MatrixInstruction, dtype
+from coordgraph.gemm import GemmProblem
 from coordgraph.integers import equal, floor_div, floor_mod, index_symbol
 from coordgraph.tilings import Tiling
+from passes.lowering.row_reductions import RowLayout, exchange_bytes
 
 __all__ = [
     "DESCRIBER_REGISTERS",
@@ -287,6 +289,28 @@ class Division:
     def registers(self) -> int:
         """Number of registers of a consumer thread, set by setmaxnreg."""
         return int(registers_of(self.consumers, self.producer))
+
+    @property
+    def row_layout(self) -> RowLayout:
+        """Where the elements of a row of D are.
+
+        If A is the left operand of wgmma, the lanes of a quad hold a row, and warpgroups divide it
+        if they divide the columns. If B is the left operand, all warps of a warpgroup hold a part.
+        """
+        own, turn = self.tiling.own, ("warpgroup",) if self.turns > 1 else ()
+        across = self.warpgroups(1)
+        shape = (self.team,) if across else ()
+        row = self.own("D", 0)
+        if self.swapped:
+            rows, lane = ("acc.p", "acc.n", "acc.pair"), own("acc.row")
+            across, shape = (*across, "warp"), (*shape, WARPS)
+        else:
+            rows, lane = ("acc.m", "acc.half"), own("acc.quad")
+        return RowLayout(tuple(map(own, rows)), lane, across, shape, row, turn, self.turns)
+
+    def row_bytes(self, gemm: GemmProblem) -> int:
+        """Bytes of shared memory through which warps combine reductions of rows."""
+        return exchange_bytes(gemm, self.extent(M), prod(self.row_layout.counts), self.turns)
 
     def add_machine(self, c: CoordinateEditor) -> None:
         """Add the coordinates of the machine: cluster rank, warpgroup, warp, lane and thread.

@@ -60,6 +60,7 @@ from passes.lowering.sm_90a.refusals import (
     extents,
     no_boxes,
     no_division,
+    no_rows,
     no_sums,
     no_team,
     table_of_rows,
@@ -145,7 +146,7 @@ class LowerToHopper(Pass):
             )
         if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph):
             return why
-        if why := no_boxes(graph):
+        if why := no_boxes(graph) or no_rows(gemm, cluster):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -300,6 +301,7 @@ class LowerToHopper(Pass):
         stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = architecture_of(self.architecture).shared_bytes
         small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
+        small += max(d.row_bytes(graph.gemm) for d in divisions)
         other = max(BARRIER_BYTES, -(-small // BARRIER_BYTES) * BARRIER_BYTES)
         other += max(ClusterSum.bytes(division) for division in divisions)
         other += max((store.bytes for store in stores), default=0)

@@ -312,7 +312,16 @@ class OperandBoxes:
             if not held:
                 body.append(accumulator.stage(self.gemm, stage, width, absent))
                 continue
-            one = applied(self.gemm, stage, accumulator.fragment, self.registers, PAIR, absent)
+            one = applied(
+                self.gemm,
+                stage,
+                accumulator.fragment,
+                self.registers,
+                PAIR,
+                absent,
+                rows=accumulator.rows,
+                vector=accumulator.vector,
+            )
             memories = tuple(self._memory(t) if t in held else t for t in one.sources)
             each = unrolled(
                 self.c,

@@ -19,6 +19,7 @@ __all__ = [
     "extents",
     "no_boxes",
     "no_division",
+    "no_rows",
     "no_sums",
     "no_team",
     "table_of_rows",
@@ -61,6 +62,22 @@ def no_sums(graph: KernelGraph) -> str | None:
             "parts=interleaved"
         )
     return too_many_sums(gemm)
+
+
+def no_rows(gemm: GemmProblem, cluster: tuple[int, int, int]) -> str | None:
+    """Why workgroups cannot reduce the rows of their tiles; None if they can, or need not.
+
+    Args:
+        gemm: the problem.
+        cluster: numbers of workgroups of a cluster along m, n and k.
+    """
+    if cluster[N] == 1 or not gemm.row_reductions:
+        return None
+    return (
+        f"cluster {extents(cluster)} (m x n x k): the output {gemm.row_reductions[0]} of the "
+        "epilogue reduces rows, which the workgroups of the cluster would divide; choose "
+        "cluster_n=1"
+    )
 
 
 def no_team(divisions: Sequence[Division]) -> str | None:

@@ -74,7 +74,8 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     tie_operands(c, gemm, tiling)
     tie_sums(c, part, pair)
     registers = (block, piece, *split, eight, half)
-    return Accumulator(c, registers, pair, tiling.accumulator, division.barrier, part)
+    in_rows = division.row_layout.rows
+    return Accumulator(c, registers, pair, tiling.accumulator, division.barrier, part, in_rows)
 
 
 class Pieces:

@@ -9,7 +9,7 @@ import pytest
 from sympy import Integer
 
 from coordgraph import VerifyError
-from coordgraph.control import asynchronous, lowered
+from coordgraph.control import asynchronous, lowered, row_reductions
 from coordgraph.control.asynchronous import ArriveBarrier, CopyBox, ExpectBytes, MultiplyShared
 from coordgraph.control.declared_effects import NONE, effects
 from coordgraph.control.effects import (
@@ -24,7 +24,8 @@ from coordgraph.control.effects import (
 from coordgraph.control.lowered import SignalFlag
 from coordgraph.control.operations import OPERATIONS, Operation
 
-LOWERED = [OPERATIONS[name] for module in (lowered, asynchronous) for name in module.__all__]
+MODULES = (lowered, asynchronous, row_reductions)
+LOWERED = [OPERATIONS[n] for module in MODULES for n in module.__all__ if n in OPERATIONS]
 
 
 @pytest.mark.parametrize("kind", LOWERED, ids=lambda kind: kind.__name__)

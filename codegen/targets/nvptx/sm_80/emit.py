@@ -23,6 +23,7 @@ from codegen.targets.nvptx.sm_80.instructions import I1, I32, I64, Instructions,
 from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
+from coordgraph.control import row_reductions as rows
 from coordgraph.control.resolve import Node
 from coordgraph.control.timeline import Stamp
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
@@ -204,8 +205,11 @@ class CudaWalker(TableWalker):
                 case ops.StoreFragment(destination=memory) | ops.AccumulateFragment(source=memory):
                     read |= self._place_symbols(move, memory)
                 case ops.ApplyFragment():
-                    for memory in (*move.op.read_from.values(), *move.op.stores):
+                    column = (move.op.column,) if move.op.reduces else ()
+                    for memory in (*move.op.read_from.values(), *move.op.stores, *column):
                         read |= self._place_symbols(move, memory)
+                case rows.StoreRows(destination=memory) | rows.CombineRows(source=memory):
+                    read |= self._place_symbols(move, memory)
                 case _:
                     pass
         self._hide(read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -295,8 +296,9 @@ class FragmentWalker(Walker):
             for name, own in sums.items():
                 values[name] = self.builder.load(own[i], typ=self.sums.type)
             result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
-            for tensor, value in outputs.items():
-                stored[tensor].append(value)
+            for tensor in op.stores:
+                stored[tensor].append(outputs[tensor])
+            self.merge_values(node, op, outputs, i)
             # The register has the type of the sum, so the bits of a result of another type, such
             # as an f32 beside i32 sums, are stored in it.
             if dtype(result_kind).bits < self.sums.kind.bits:
@@ -309,6 +311,18 @@ class FragmentWalker(Walker):
             self._write(each, self._element(tensor), dtype(every.outputs[tensor]), address, guard)
         if self.issued > before:
             self._count(self.issued - before)
+
+    def merge_values(
+        self, node: Node, op: ops.ApplyFragment, values: Mapping[str, ir.Value], place: int
+    ) -> None:
+        """Hook for subclasses: emits reductions of the values of outputs that reduce rows.
+
+        Args:
+            node: the node of the operation `op` in the control graph.
+            op: the operation that applies the epilogue.
+            values: the values of the epilogue's outputs for one element of D, by output.
+            place: the number of the element's register among the `op.width` registers.
+        """
 
     @property
     def _fast(self) -> bool:

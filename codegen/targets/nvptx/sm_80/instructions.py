@@ -128,6 +128,14 @@ class Instructions:
         args = [numbers[0], value, *numbers[1:]]
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
 
+    def of_other_lane(self, value: ir.Value, distance: int) -> ir.Value:
+        """Emit a read of the f32 `value` of lane i xor `distance`, for lane i of a warp.
+
+        PTX: shfl.sync.bfly.b32.
+        """
+        args = [ir.Constant(I32, -1), value, ir.Constant(I32, distance), ir.Constant(I32, 31)]
+        return self.call("llvm.nvvm.shfl.sync.bfly.f32", F32, args)
+
     def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
         """Emit the inclusive prefix sum of `value` over a warp; `lane` is the lane's number."""
         for distance in (1, 2, 4, 8, 16):

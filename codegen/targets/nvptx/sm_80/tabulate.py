@@ -11,8 +11,8 @@ from typing import Any
 from llvmlite import ir
 from sympy import Expr
 
-from codegen.targets.nvptx.sm_80.fragment_walker import FragmentWalker
 from codegen.targets.nvptx.sm_80.instructions import I32, I64
+from codegen.targets.nvptx.sm_80.row_reductions import RowReductionWalker
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Workitem
@@ -25,7 +25,7 @@ WARP = 32
 """Number of lanes of a warp. Each lane computes one entry of a table at a time."""
 
 
-class TableWalker(FragmentWalker):
+class TableWalker(RowReductionWalker):
     """Emits the operations on tables, in which a warp computes 32 entries at a time."""
 
     given: dict[str, Any]

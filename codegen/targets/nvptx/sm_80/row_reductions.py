@@ -1,0 +1,113 @@
+"""Emits reductions of rows: in a thread's registers, over lanes of a warp, and through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llvmlite import ir
+from sympy import Integer
+
+from codegen.emit.elementwise import ElementwiseEmitter
+from codegen.targets.nvptx.sm_80.fragment_walker import FragmentWalker
+from codegen.targets.nvptx.sm_80.instructions import F32
+from coordgraph.control import row_reductions as ops
+from coordgraph.control.lowered import ApplyFragment
+from coordgraph.control.resolve import Node
+from coordgraph.epilogue.operation import Algebra
+from coordgraph.epilogue.reduction import RUNNING, combined
+
+__all__ = ["RowReductionWalker"]
+
+BYTES = 4
+"""The size of a result in memory, in bytes: GPUs reduce rows in f32."""
+
+
+class RowReductionWalker(FragmentWalker):
+    """Emits the operations of `coordgraph.control.row_reductions`, which compute in f32.
+
+    A running reduction has one or two values, which are consecutive registers of its fragment. The
+    result of a row is in the first of them.
+    """
+
+    @property
+    def _algebra(self) -> Algebra:
+        """Applies operations of epilogues to f32 values.
+
+        The fast `exp` suffices. Its relative error is at most |a| * 2^-23.5 for an argument a, and
+        `logsumexp` adds exp(a), for a <= 0, to a sum of at least 1.
+        """
+        return Algebra("f32", ElementwiseEmitter(self.builder, gpu=True, fast=True))
+
+    def _row(
+        self, node: Node, fragment: str, dims: tuple[str, ...], reduce: str
+    ) -> list[ir.AllocaInstr]:
+        """The stack slots of the values of a row's running reduction."""
+        width = len(RUNNING[reduce].identity)
+        first = self.register(node, dims, width)
+        return [self.fragments.slot(fragment, first + i, F32) for i in range(width)]
+
+    def _result(self, node: Node, fragment: str, dims: tuple[str, ...]) -> ir.AllocaInstr:
+        """The stack slot of a row's result, after `ReduceLanes`."""
+        reduces = {op.fragment: op.reduce for op in self.graph.control.of_kind(ops.ReduceLanes)}
+        return self._row(node, fragment, dims, reduces[fragment])[0]
+
+    def emit_StartRows(self, node: Node, op: ops.StartRows) -> None:
+        """Emit the running reduction of no elements."""
+        slots = self._row(node, op.fragment, op.registers, op.reduce)
+        for slot, value in zip(slots, RUNNING[op.reduce].identity, strict=True):
+            self.builder.store(ir.Constant(F32, value), slot)
+
+    def merge_values(
+        self, node: Node, op: ApplyFragment, values: Mapping[str, ir.Value], place: int
+    ) -> None:
+        """Merge an element's values into its row, unless the element's column is padding."""
+        if not op.reduces:
+            return
+        scope = node.scope
+        if op.width > 1:
+            scope = scope.binding(op.vector, Integer(place))
+        guard: Any = self.condition(scope.reverse(op.column).guard, node)
+        if guard is False:
+            return
+        reductions = {output.name: output.reduce for output in op.function.outputs}
+        for output in op.reduces:
+            running, value = RUNNING[reductions[output]], values[output]
+            if guard is not True:
+                value = self.builder.select(guard, value, ir.Constant(F32, running.identity[0]))
+            element = (
+                ir.Constant(F32, x) if isinstance(x, float) else x for x in running.element(value)
+            )
+            slots = self._row(node, ops.rows_of(output), op.rows, reductions[output])
+            self._merge(reductions[output], slots, [*element])
+
+    def _merge(self, reduce: str, slots: list[ir.AllocaInstr], other: list[ir.Value]) -> None:
+        """Emit the merger of a running reduction in `slots` with the running reduction `other`."""
+        before = tuple(self._load_slots(slots))
+        merged = RUNNING[reduce].merge(self._algebra, before, tuple(other))
+        for slot, value in zip(slots, merged, strict=True):
+            self.builder.store(value, slot)
+
+    def emit_ReduceLanes(self, node: Node, op: ops.ReduceLanes) -> None:
+        slots = self._row(node, op.fragment, op.registers, op.reduce)
+        for distance in op.distances:
+            values = self._load_slots(slots)
+            self._merge(op.reduce, slots, [self.ptx.of_other_lane(x, distance) for x in values])
+        state = tuple(self._load_slots(slots))
+        self.builder.store(RUNNING[op.reduce].finish(self._algebra, state), slots[0])
+
+    def emit_CombineRows(self, node: Node, op: ops.CombineRows) -> None:
+        slot = self._result(node, op.fragment, op.registers)
+        address, _ = self._address(node, op.source)
+        other = self.builder.load(address, typ=F32, align=BYTES)
+        before = self.builder.load(slot, typ=F32)
+        self.builder.store(combined(op.reduce, self._algebra, before, other), slot)
+
+    def emit_StoreRows(self, node: Node, op: ops.StoreRows) -> None:
+        value = self.builder.load(self._result(node, op.fragment, op.registers), typ=F32)
+        address, guard = self._address(node, op.destination)
+        if guard is True:
+            self.builder.store(value, address, align=BYTES)
+        elif guard is not False:
+            with self.builder.if_then(guard):
+                self.builder.store(value, address, align=BYTES)

@@ -1,0 +1,96 @@
+"""Operations of lowered graphs for GPUs that reduce rows of an output tile in registers.
+
+A thread keeps the running reduction of each row of which it holds elements in a fragment, whose
+name is that of the output followed by `.rows`. `ApplyFragment` merges the values of the epilogue
+into the fragment. Then the lanes that hold other elements of the row are merged, then the warps,
+through shared memory. Finally one thread writes the result of the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordgraph.control.operations import Operation
+
+__all__ = ["CombineRows", "ReduceLanes", "StartRows", "StoreRows", "rows_of"]
+
+
+def rows_of(output: str) -> str:
+    """The name of the fragment that holds the running reductions for an output's rows."""
+    return f"{output}.rows"
+
+
+@dataclass(frozen=True)
+class StartRows(Operation):
+    """Set the running reduction of a row to that of no elements, such as 0 for a sum.
+
+    Args:
+        fragment: the name of the fragment.
+        registers: the dimensions that number the rows of which a thread holds elements.
+        reduce: the name of the reduction: `sum`, `max` or `logsumexp`.
+    """
+
+    fragment: str
+    registers: tuple[str, ...]
+    reduce: str
+
+    ROLES = ("registers",)
+
+
+@dataclass(frozen=True)
+class ReduceLanes(Operation):
+    """Merge the running reductions that several lanes have of a row, and finish the reduction.
+
+    All lanes of a warp execute the operation (PTX `shfl.sync.bfly`). Afterwards, each of the lanes
+    has the result.
+
+    Args:
+        fragment: the name of the fragment.
+        registers: the dimensions that number the rows of which a thread holds elements.
+        reduce: the name of the reduction.
+        distances: powers of two; lane i is merged with lane `i xor d` for one distance d after
+            another.
+    """
+
+    fragment: str
+    registers: tuple[str, ...]
+    reduce: str
+    distances: tuple[int, ...]
+
+    ROLES = ("registers",)
+
+
+@dataclass(frozen=True)
+class CombineRows(Operation):
+    """Combine a row's result, after `ReduceLanes`, with that of other lanes, in memory.
+
+    Args:
+        fragment: the name of the fragment.
+        source: the dimension whose index locates the other result in memory.
+        registers: the dimensions that number the rows of which a thread holds elements.
+        reduce: the name of the reduction.
+    """
+
+    fragment: str
+    source: str
+    registers: tuple[str, ...]
+    reduce: str
+
+    ROLES = ("source", "registers")
+
+
+@dataclass(frozen=True)
+class StoreRows(Operation):
+    """Write a row's result, after `ReduceLanes`, to memory; padding is not written.
+
+    Args:
+        fragment: the name of the fragment.
+        destination: the dimension whose index locates the element in memory.
+        registers: the dimensions that number the rows of which a thread holds elements.
+    """
+
+    fragment: str
+    destination: str
+    registers: tuple[str, ...]
+
+    ROLES = ("destination", "registers")
