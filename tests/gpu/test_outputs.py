@@ -171,3 +171,141 @@ def test_not_a_number_and_infinity_are_quantized_as_by_numpy():
     d, other, _ = codegen.compile(graph)(a, b, scale=scale.cuda())
     assert d.diagonal().tolist() == [0, 127, -128, 127, 0, 2, -2, 127]
     assert other.diagonal().tolist() == [0, 255, 0, 255, 0, 2, 0, 255]
+
+
+@ep.epilogue(
+    bias=ep.operand("n", "f32"),
+    total=ep.output("m", reduce="sum"),
+    squares=ep.output("m", reduce="sum"),
+    largest=ep.output("m", reduce="max"),
+    exponential=ep.output("m", reduce="logsumexp"),
+)
+def row_statistics(acc: Any, bias: Any) -> Any:
+    x = acc + bias
+    return ep.relu(x), x, x * x, ep.abs(x), x * 0.125
+
+
+def check_rows(x: Any, rows: tuple[Any, ...]) -> None:
+    """Sums of whole numbers and maxima are exact; logsumexp is near its value in float64."""
+    total, squares, largest, exponential = rows
+    assert torch.equal(total.double(), x.sum(-1))
+    assert torch.equal(squares.double(), (x * x).sum(-1))
+    assert torch.equal(largest.double(), x.abs().amax(-1))
+    wanted = torch.logsumexp(x / 8, -1)
+    torch.testing.assert_close(exponential.double(), wanted, rtol=4e-6, atol=4e-6)
+
+
+ROW_SCHEDULES = [
+    (schedule, tile)
+    for schedule, tile in (
+        *SCHEDULES,
+        ("data-parallel", (192, 128, 64)),
+        ("data-parallel{persistent=true}", (64, 256, 64)),
+    )
+    if "scatter" not in schedule and "heterogeneous" not in schedule
+]
+
+
+@pytest.mark.parametrize(("schedule", "tile"), ROW_SCHEDULES, ids=str)
+@pytest.mark.parametrize("target", ["native", "sm_80"])
+def test_reductions_of_rows(schedule: str, tile: tuple[int, int, int], target: str):
+    """Each column tile's part of a row is reduced. Outputs are NaN before each launch."""
+    graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=row_statistics).graph(tile))
+    kernel = codegen.compile(graph, target, debug=True)
+    names = ("total", "squares", "largest", "exponential")
+    for m, n, k in SIZES:
+        a, b, bias = whole(m, k), whole(k, n), whole(n, dtype=torch.float32)
+        x = a.double() @ b.double() + bias.double()
+        tiles = -(-n // tile[1])
+        rows = {name: torch.full((m, tiles), float("nan"), device="cuda") for name in names}
+        d, *found = kernel(a, b, bias=bias, **rows)
+        assert torch.equal(d, torch.relu(x).to(d.dtype))
+        for part in range(tiles):
+            columns = x[:, part * tile[1] : (part + 1) * tile[1]]
+            check_rows(columns, tuple(array[:, part] for array in found))
+
+
+@pytest.mark.parametrize(
+    ("lowering", "tile"),
+    [
+        (LowerToHopper(consumers="pingpong"), (64, 128, 64)),
+        (LowerToHopper(consumers="pingpong"), (16, 128, 64)),
+        (LowerToHopper(cluster_m=2), (256, 128, 64)),
+        (LowerToHopper(cluster_k=2), (64, 64, 128)),
+        (LowerToHopper(boxed_operands=False), (128, 256, 64)),
+        (LowerToHopper(), (192, 128, 64)),
+        (LowerToHopper(), (64, 512, 64)),
+    ],
+    ids=str,
+)
+def test_lowerings_reduce_rows(lowering: LowerToHopper, tile: tuple[int, int, int]):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    graph = Pipeline.parse("data-parallel{persistent=true}")(
+        Gemm("bf16", epilogue=row_statistics).graph(tile)
+    )
+    kernel = codegen.compile(graph, "sm_90a", lowering=lowering)
+    m, n, k = 1000, 520, 264
+    a, b, bias = whole(m, k), whole(k, n), whole(n, dtype=torch.float32)
+    x = a.double() @ b.double() + bias.double()
+    _, *found = kernel(a, b, bias=bias)
+    for part in range(-(-n // tile[1])):
+        columns = x[:, part * tile[1] : (part + 1) * tile[1]]
+        check_rows(columns, tuple(array[:, part] for array in found))
+
+
+@pytest.mark.parametrize("size", [(1, 7, 5), (129, 131, 77), (1000, 3000, 264), (16, 2048, 512)])
+def test_matmul_reduces_whole_rows(size: tuple[int, int, int]):
+    m, n, k = size
+    a, b, bias = whole(m, k), whole(k, n), whole(n, dtype=torch.float32)
+    x = a.double() @ b.double() + bias.double()
+    _, *found = codegen.matmul(a, b, epilogue=row_statistics, bias=bias)
+    assert all(array.shape == (m,) for array in found)
+    check_rows(x, tuple(found))
+
+
+def test_matmul_reduces_rows_on_the_stream_of_the_call():
+    a, b, bias = whole(512, 512), whole(512, 2048), whole(2048, dtype=torch.float32)
+    x = a.double() @ b.double() + bias.double()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    _, *found = codegen.matmul(a, b, epilogue=row_statistics, bias=bias, stream=stream)
+    stream.synchronize()
+    check_rows(x, tuple(found))
+
+
+def test_batches_and_groups_reduce_rows():
+    a, b, bias = whole(3, 130, 96), whole(3, 96, 264), whole(264, dtype=torch.float32)
+    x = a.double() @ b.double() + bias.double()
+    _, *found = codegen.matmul(a, b, epilogue=row_statistics, bias=bias)
+    check_rows(x, tuple(found))
+    rows = whole(300, 96)
+    offsets = torch.tensor([0, 100, 100, 300], dtype=torch.int32, device="cuda")
+    _, *found = codegen.grouped_matmul(rows, b, offsets, epilogue=row_statistics, bias=bias)
+    sums = torch.cat([rows[:100].double() @ b[0].double(), rows[100:].double() @ b[2].double()])
+    check_rows(sums + bias.double(), tuple(found))
+
+
+def test_reductions_of_rows_with_infinity_and_nan():
+    a, b = torch.eye(4, dtype=torch.bfloat16).cuda(), torch.zeros(4, 8, dtype=torch.bfloat16).cuda()
+    for value in (float("inf"), float("-inf"), float("nan")):
+        bias = torch.full((8,), value, device="cuda")
+        *_, largest, exponential = codegen.matmul(a, b, epilogue=row_statistics, bias=bias)
+        torch.testing.assert_close(exponential, bias[:4], equal_nan=True)
+        torch.testing.assert_close(largest, bias[:4].abs(), equal_nan=True)
+
+
+def test_rows_of_random_numbers_are_near_float64():
+    """Logits of a large vocabulary: sums of squares and logsumexp have the error of f32."""
+    a = torch.randn(512, 256, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(256, 50000, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(50000, device="cuda")
+    x = a.double() @ b.double() + bias.double()
+    _, total, squares, largest, exponential = codegen.matmul(
+        a, b, epilogue=row_statistics, bias=bias
+    )
+    torch.testing.assert_close(squares.double(), (x * x).sum(1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(largest.double(), x.abs().amax(1), rtol=1e-5, atol=1e-4)
+    wanted = torch.logsumexp(x / 8, 1)
+    torch.testing.assert_close(exponential.double(), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(total.double(), x.sum(1), rtol=0, atol=0.2)

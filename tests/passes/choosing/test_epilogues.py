@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import coordgraph as cg
@@ -82,3 +84,24 @@ def test_what_is_read_takes_time():
     best = [next(iter(choices(gemm(f), H200))).seconds for f in functions]
     assert best == sorted(best)
     assert best[2] > best[1]
+
+
+@ep.epilogue(squares=ep.output("m", reduce="sum"))
+def with_squares(acc):
+    return acc, acc * acc
+
+
+def test_plans_for_reductions_of_rows_keep_rows_in_one_workgroup():
+    """No candidate has a cluster along n, or lets workgroups finish shares of a tile."""
+    for m, n, k in ((300, 500, 9000), (2048, 8192, 4096)):
+        product = cg.Gemm("bf16", m=m, n=n, k=k)
+        problem = replace(product, epilogue=with_squares)
+        plain, table = candidates(product, H200), candidates(problem, H200)
+        schedules = {table.schedules[int(number)] for number in table.schedule}
+        reductions = {getattr(schedule, "reduction", "") for schedule in schedules}
+        assert (table.cluster_n == 1).all()
+        assert (plain.cluster_n > 1).any()
+        assert "scatter" not in reductions
+        for choice in list(choices(problem, H200))[:4]:
+            graph = choice.plan.graph(problem)
+            assert choice.plan.lowering.why_not(graph) is None, choice.plan
