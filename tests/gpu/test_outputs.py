@@ -309,3 +309,16 @@ def test_rows_of_random_numbers_are_near_float64():
     wanted = torch.logsumexp(x / 8, 1)
     torch.testing.assert_close(exponential.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(total.double(), x.sum(1), rtol=0, atol=0.2)
+
+
+def test_matmul_reduces_all_elements():
+    @ep.epilogue(amax=ep.output("", reduce="max"), total=ep.output("", reduce="sum"))
+    def of_all(acc: Any) -> Any:
+        return acc, ep.abs(acc), acc
+
+    a, b = whole(3, 130, 96), whole(3, 96, 264)
+    x = a.double() @ b.double()
+    _, amax, total = codegen.matmul(a, b, epilogue=of_all)
+    assert amax.shape == total.shape == ()
+    assert amax == x.abs().max()
+    assert total.double() == x.sum()
