@@ -105,10 +105,11 @@ class Engine:
         while self.left:
             at = timers[0][0] if timers else inf
             if at > self.now:
-                end, tiling = sharing.next_end(self.now)
-                if end < at:
-                    self.now = end
-                    self._multiplied(tiling)
+                if sharing.stale:
+                    sharing.find_end(self.now)
+                if sharing.end < at:
+                    self.now = sharing.end
+                    self._multiplied()
                     continue
                 if at == inf:
                     raise self._deadlock()
@@ -189,9 +190,9 @@ class Engine:
         end = sharing.clocks[tiling] + self.counts[step]
         sharing.begin(tiling, (end, self.number, workgroup, step, self.now, asked, read))
 
-    def _multiplied(self, tiling: int) -> None:
-        """End the main loop that ends first among those on tiles of shape number `tiling`."""
-        _, _, workgroup, step, begin, _, _ = self.sharing.end(tiling, self.now)
+    def _multiplied(self) -> None:
+        """End the main loop that ends now."""
+        _, _, workgroup, step, begin, _, _ = self.sharing.remove(self.now)
         self.recorder.of_step(begin, self.now, step)
         if self.turns > 1 and self._finishes(workgroup, step + 1):
             return

@@ -66,6 +66,14 @@ class Cache:
             self.reads[panel] = [(first, stop, volume, slot)]
             return stop - first, False
         start, end, since, place = before[-1]
+        if stop <= start or end <= first:
+            at = _same(before, first, stop)
+            if at >= 0:
+                evicted = volume - before[at][2] >= self.capacity
+                if not evicted or at == 0:  # at 0, no older read has a k tile of the range
+                    del before[at]
+                    before.append((first, stop, volume, slot))
+                    return (stop - first if evicted else 0), False
         # The lag is the number of bytes read from DRAM between the previous read of a k tile and
         # this request. The lag is the same for all k tiles of a range, because all workgroups
         # advance at one pace.
@@ -113,6 +121,20 @@ class Cache:
                 missing += self._missing(before, count, end, stop, lag, pace)
             return missing
         return stop - first
+
+
+def _same(before: list[Read], first: int, stop: int) -> int:
+    """The index of the last read of the range from `first` to `stop`; -1 if there is none.
+
+    It is -1, too, if a later read overlaps the range. Reads of other pieces of k do not.
+    """
+    at = len(before) - 2
+    while at >= 0:
+        start, end, _, _ = before[at]
+        if start < stop and first < end:
+            return at if start == first and end == stop else -1
+        at -= 1
+    return -1
 
 
 class Traffic:

@@ -19,6 +19,9 @@ from passes.simulation.work import TileWork
 __all__ = ["Sharing"]
 
 
+MOST_PACES = 10_000
+"""Number of sets of running main loops whose paces are kept."""
+
 Loop = tuple[float, int, int, int, float, float, float]
 """Type of a running main loop: its tile shape's clock at its end, a running number, workgroup,
 step, begin, bytes requested from the L2 cache per k tile, bytes read from DRAM per k tile."""
@@ -43,21 +46,27 @@ class Sharing:
         paces: for each tile shape, the current seconds per iteration.
         volume: bytes that have been read from DRAM.
         pace: bytes that are read from DRAM in one iteration of all running main loops.
-        settled: how often the paces were computed.
+        stale: whether main loops have begun or ended since `find_end`.
+        end: the time when the next main loop ends; inf if none runs. Valid if not `stale`.
+        ending: the number of the tile shape of that main loop.
     """
 
     def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
         self.machine, self.works, self.ctas = machine, works, ctas
         self.clocks = [0.0] * len(works)
-        self.paces = [work.crowded for work in works]
-        self.volume, self.pace, self.settled = 0.0, 0.0, 0
+        self.paces = tuple(work.crowded for work in works)
+        self.volume, self.pace = 0.0, 0.0
         self._loops: list[list[Loop]] = [[] for _ in works]
         """For each tile shape a heap of its running main loops."""
         self._asked = [0.0] * len(works)
         self._read = [0.0] * len(works)
         self._rate = self._since = 0.0
-        self._next = inf, 0
-        self._stale, self._running = False, 0
+        self._running = self._key = 0
+        """_key: the sum of a hash of each running main loop, of its tile shape and bytes. The paces
+        depend on the set of these alone, and few sets occur in a launch."""
+        self._known: dict[int, tuple[tuple[float, ...], float]] = {}
+        """For each `_key`, the paces and the bytes that are read from DRAM per second."""
+        self.stale, self.end, self.ending = False, inf, 0
 
     def begin(self, tiling: int, loop: Loop) -> None:
         """Add a main loop on tiles of shape number `tiling`, at the time of the last `advance`."""
@@ -67,59 +76,68 @@ class Sharing:
         self._read[tiling] += read
         self.pace += read
         self._running += 1
-        self._stale = True
+        self._key += hash((tiling, asked, read))
+        self.stale = True
 
-    def end(self, tiling: int, now: float) -> Loop:
-        """Remove and return the main loop of a tile shape that ends first, at the time `now`."""
+    def remove(self, now: float) -> Loop:
+        """Remove and return the main loop that ends at the time `now`, which is `end`."""
+        tiling = self.ending
         loop = heappop(self._loops[tiling])
         end, _, _, _, _, asked, read = loop
         self.advance(now)
         self.clocks[tiling] = end
-        self._asked[tiling] -= asked
-        self._read[tiling] -= read
+        if self._loops[tiling]:
+            self._asked[tiling] -= asked
+            self._read[tiling] -= read
+        else:
+            self._asked[tiling] = self._read[tiling] = 0.0  # without rounding errors
         self.pace -= read
         self._running -= 1
-        self._stale = True
+        self._key -= hash((tiling, asked, read))
+        self.stale = True
         return loop
 
-    def next_end(self, now: float) -> tuple[float, int]:
-        """The time when the next main loop ends (inf: none runs), and its tile shape's number.
+    def find_end(self, now: float) -> None:
+        """Find the main loop that ends next, after main loops have begun or ended.
 
         Args:
             now: the current time. All main loops that begin at this time have been added.
         """
-        if self._stale:
-            # Main loops that end at the same time do so before the pace is computed again.
-            for i, queue in enumerate(self._loops):
-                if queue and queue[0][0] <= self.clocks[i]:
-                    return now, i
-            self.settle()
-            self._stale, self._next = False, (inf, 0)
-            for i, queue in enumerate(self._loops):
-                if queue:
-                    end = self._since + (queue[0][0] - self.clocks[i]) * self.paces[i]
-                    if end < self._next[0]:
-                        self._next = end, i
-        return self._next
+        # Main loops that end at the same time do so before the pace changes.
+        for i, queue in enumerate(self._loops):
+            if queue and queue[0][0] <= self.clocks[i]:
+                self.end, self.ending = now, i
+                return
+        self.settle()
+        self.stale, self.end = False, inf
+        for i, queue in enumerate(self._loops):
+            if queue:
+                end = self._since + (queue[0][0] - self.clocks[i]) * self.paces[i]
+                if end < self.end:
+                    self.end, self.ending = end, i
 
     def settle(self) -> None:
-        """Recompute `paces`, the seconds of an iteration, after main loops have begun or ended."""
-        self.settled += 1
-        running = self._running
-        if not running:
+        """Set `paces`, the seconds of an iteration, after main loops have begun or ended."""
+        if not self._running:
             self._rate = self.pace = 0.0
             return
-        m, paces = self.machine, self.paces
-        readers = running * self.ctas
+        found = self._known.get(self._key)
+        if found is None:
+            found = self.compute()
+            if len(self._known) < MOST_PACES:
+                self._known[self._key] = found
+        self.paces, self._rate = found
+
+    def compute(self) -> tuple[tuple[float, ...], float]:
+        """Compute the paces, and the bytes that are read from DRAM per second."""
+        m, steps = self.machine, list[float]()
+        readers = self._running * self.ctas
         crowded = 2 * readers > m.processors
         asked = read = power = 0.0
         for i, queue in enumerate(self._loops):
-            # Without a running main loop on tiles of this shape, these sums should be 0: set them
-            # to 0, to drop rounding errors.
-            if not queue:
-                self._asked[i] = self._read[i] = 0.0
             work = self.works[i]
-            paces[i] = step = work.crowded if crowded else work.free
+            step = work.crowded if crowded else work.free
+            steps.append(step)
             asked += self._asked[i] / step
             read += self._read[i] / step
             power += len(queue) * work.power / step
@@ -131,14 +149,15 @@ class Sharing:
         q, p = m.power_sharpness, m.sharpness
         multiplying = (1 + power**q) ** (p / q)
         stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)
-        for i, pace in enumerate(paces):
-            paces[i] = pace * stretch
-        self._rate = read / stretch
+        return tuple(step * stretch for step in steps), read / stretch
 
     def advance(self, now: float) -> None:
         """Advance `clocks` and `volume` (bytes read from DRAM) to the time `now`."""
         if (seconds := now - self._since) > 0:
             self._since = now
             self.volume += seconds * self._rate
+            if len(self.paces) == 1:
+                self.clocks[0] += seconds / self.paces[0]
+                return
             for i, pace in enumerate(self.paces):
                 self.clocks[i] += seconds / pace

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from passes.simulation import Kernel, simulate
+from passes.simulation import Kernel, memory, simulate
 from passes.simulation.launching import Launch
 from passes.simulation.memory import Cache
 from tests.passes.simulation.runs import A100, H200, scheduled, small
@@ -47,6 +47,26 @@ def test_neighbours_that_read_together_are_near():
     assert cache.request(0, 0, 8, 0.0, 1.0, 15)[1]
     assert not cache.request(0, 0, 8, 0.0, 1.0, 40)[1]
     assert not cache.request(0, 0, 8, 500.0, 1.0, 41)[1]
+
+
+RANGES = ((0, 4), (4, 8), (8, 12), (0, 8), (2, 6), (0, 12))
+
+
+@given(st.lists(st.tuples(st.sampled_from(RANGES), st.integers(0, 25), st.integers(0, 3))))
+@example([((0, 12), 0, 3), ((8, 12), 5, 3), ((0, 4), 5, 3), ((8, 12), 20, 3)])
+def test_a_range_that_was_read_before_is_found_as_by_a_search(
+    requests: list[tuple[tuple[int, int], int, int]],
+):
+    found, searched = Cache(20.0), Cache(20.0)
+    volume = 0
+    for (first, stop), bytes_read, pace in requests:
+        volume += bytes_read
+        given = 0, first, stop, float(volume), float(pace), 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(memory, "_same", lambda *_: -1)
+            expected = searched.request(*given)
+        assert found.request(*given) == expected
+        assert found.reads == searched.reads
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.integers(1, 8))

@@ -15,7 +15,8 @@ from coordgraph.control.operations import ReceivePartial, SendPartial
 from coordgraph.interpreter import Deadlock
 from passes import Pipeline
 from passes.choosing import Plan
-from passes.simulation import MACHINES, Activity, Kernel, simulate, simulate_plan
+from passes.simulation import MACHINES, Activity, Kernel, sharing, simulate, simulate_plan
+from passes.simulation.memory import Cache
 from passes.simulation.sharing import Sharing
 from tests.passes.simulation.runs import A100, H200, scheduled, small
 
@@ -177,3 +178,30 @@ def test_main_loops_that_begin_or_end_together_change_the_pace_once(
     waves = 10
     simulate(scheduled("data-parallel"), {"m": 128 * 6, "n": 128 * waves, "k": 1024}, small(6))
     assert len(settled) <= 2 * waves
+
+
+def test_few_sets_of_main_loops_have_paces_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    computed: list[int] = []
+    compute = Sharing.compute
+    monkeypatch.setattr(Sharing, "compute", lambda s: computed.append(1) or compute(s))
+    searched: list[int] = []
+    missing = Cache._missing
+    monkeypatch.setattr(Cache, "_missing", lambda s, *a: searched.append(1) or missing(s, *a))
+    # The pieces of split-k begin and end at about 30,000 different times, on 132 SMs.
+    found = simulate(scheduled("split-k"), {"m": 128 * 80, "n": 128 * 100, "k": 4096})
+    ends = found.events.end[found.events.activity == Activity.MULTIPLY]
+    assert len(ends) == 16_000
+    assert len(np.unique(ends)) > 10_000
+    assert len(computed) < 1000
+    assert len(searched) < 1000
+
+
+def test_paces_that_are_kept_are_those_that_are_computed(monkeypatch: pytest.MonkeyPatch):
+    problem = {"m": 128 * 12 - 8, "n": 128 * 10, "k": 4096}
+    for schedule in ("split-k", "stream-k", "two-tile-stream-k"):
+        kept = simulate(scheduled(schedule), problem)
+        with monkeypatch.context() as patch:
+            patch.setattr(sharing, "MOST_PACES", 0)
+            always = simulate(scheduled(schedule), problem)
+        assert kept.makespan == pytest.approx(always.makespan, rel=1e-12)
+        np.testing.assert_allclose(kept.events.end, always.events.end, rtol=1e-9)
