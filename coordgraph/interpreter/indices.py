@@ -8,8 +8,9 @@ from sympy import Expr
 
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.graph import CoordinateGraph
+from coordgraph.errors import EvaluationError
 
-__all__ = ["bound_below", "free_indices", "indices_below"]
+__all__ = ["bound_below", "free_indices", "indices_below", "size_of"]
 
 
 def bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Expr]) -> list[str]:
@@ -65,3 +66,14 @@ def indices_below(
     below = graph.below(user)
     found = (d for d in free_indices(graph, known, others) if d.id in below)
     return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)
+
+
+def size_of(dimension: Dimension) -> Expr:
+    """The size of a dimension.
+
+    Raises:
+        EvaluationError: the dimension has no size.
+    """
+    if dimension.size is None:
+        raise EvaluationError(f"the dimension '{dimension.id}' has no size; give it one")
+    return dimension.size

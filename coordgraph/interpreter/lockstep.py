@@ -1,9 +1,8 @@
 """`record_steps`: traces what every workgroup does, for all workgroups at once with numpy.
 
 `trace` walks one workgroup after another and makes an object of every event. `record_steps` walks
-the steps of the program once, and evaluates each expression for all workgroups that execute it. It
-yields the same steps as columns of numbers, which takes a twentieth of the time if there are many
-tiles. It does not check that accumulators are used in order.
+the program once, and evaluates each expression for all workgroups that execute it: a twentieth of
+the time if there are many tiles. It does not check that accumulators are used in order.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
 from coordgraph.integers.columns import Column
 from coordgraph.interpreter.formulas import Formula
-from coordgraph.interpreter.program import Branch, Let, Loop, Program, Step, Work, program
+from coordgraph.interpreter.program import Program, program
+from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 

@@ -31,7 +31,8 @@ from coordgraph.interpreter.events import ANY, Event, Point
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.memory import Memory
 from coordgraph.interpreter.multiplication import matrix_product
-from coordgraph.interpreter.program import Loop, Program, Work
+from coordgraph.interpreter.program import Program
+from coordgraph.interpreter.steps import Loop, Work
 from coordgraph.tensors import Role
 
 __all__ = ["Machine"]

@@ -27,7 +27,8 @@ from coordgraph.integers import evaluate
 from coordgraph.interpreter.accumulators import Accumulators
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
-from coordgraph.interpreter.program import Loop, Program, Work, program
+from coordgraph.interpreter.program import Program, program
+from coordgraph.interpreter.steps import Loop, Work
 from coordgraph.interpreter.tracing import (
     Finish,
     OutputTile,

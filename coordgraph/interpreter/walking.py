@@ -8,7 +8,7 @@ from typing import Protocol
 from coordgraph.errors import EvaluationError
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
-from coordgraph.interpreter.program import Branch, Let, Loop, Step, Work
+from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
 
 __all__ = ["Budget", "BudgetExceeded", "EndlessLoop", "Fuel", "Worker", "walk"]
 

@@ -32,7 +32,8 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.elements import dtype
 from coordgraph.errors import CoordGraphError
-from coordgraph.interpreter.program import Branch, Loop, Program, Step, Work
+from coordgraph.interpreter.program import Program
+from coordgraph.interpreter.steps import Branch, Loop, Step, Work
 from coordgraph.interpreter.tracing import OutputTile
 from coordgraph.interpreter.walking import Budget
 from coordgraph.kernel import KernelGraph

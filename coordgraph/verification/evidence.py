@@ -27,9 +27,10 @@ from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.machine import Machine
 from coordgraph.interpreter.memory import Memory
-from coordgraph.interpreter.program import Program, Work, program
+from coordgraph.interpreter.program import Program, program
 from coordgraph.interpreter.run import execute
 from coordgraph.interpreter.schedulers import SCHEDULERS
+from coordgraph.interpreter.steps import Work
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import Fuel
 from coordgraph.kernel import KernelGraph

@@ -38,7 +38,8 @@ from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import Load, Ranges, Search, Select, less, nodes_of, simplify
 from coordgraph.interpreter.lookups import lookups
-from coordgraph.interpreter.program import Program, Work
+from coordgraph.interpreter.program import Program
+from coordgraph.interpreter.steps import Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tables import Table
 from coordgraph.tensors import Role

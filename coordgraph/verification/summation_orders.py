@@ -26,7 +26,8 @@ from coordgraph.control.operations import (
 )
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
-from coordgraph.interpreter.program import Loop, Program, Work
+from coordgraph.interpreter.program import Program
+from coordgraph.interpreter.steps import Loop, Work
 from coordgraph.interpreter.tracing import OutputTile
 from coordgraph.interpreter.walking import Budget, Fuel, walk
 

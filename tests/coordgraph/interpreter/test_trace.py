@@ -21,7 +21,8 @@ from coordgraph.coordinates.dimensions import ForLoop
 from coordgraph.coordinates.edges import Tile
 from coordgraph.integers import ceil_div
 from coordgraph.interpreter import Segment, Trace, interpret, trace
-from coordgraph.interpreter.program import Loop, program
+from coordgraph.interpreter.program import program
+from coordgraph.interpreter.steps import Loop
 from coordgraph.interpreter.tracing import Finish, Receive, Send, Store
 from passes import DataParallel, Pipeline, Reorder, StreamK, TwoTileStreamK
 
