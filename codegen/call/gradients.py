@@ -15,10 +15,10 @@ from typing import Any
 from codegen.call.checks import number
 from coordgraph import LaunchError
 
-__all__ = ["differentiable_matmul", "refuse_gradients"]
+__all__ = ["differentiable_matmul", "recorded", "refuse_gradients"]
 
 
-def _recorded() -> bool:
+def recorded() -> bool:
     """Whether PyTorch records operations for a backward pass now (`torch.no_grad` turns it off)."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.is_grad_enabled()
@@ -33,7 +33,7 @@ def refuse_gradients(arrays: Mapping[str, Any], what: str, instead: str = "") ->
         instead: the end of the message, which advises something else, such as `, or leave it out`.
     """
     wanting = [name for name, x in arrays.items() if getattr(x, "requires_grad", False) is True]
-    if wanting and _recorded():
+    if wanting and recorded():
         raise LaunchError(
             f"{wanting[0]} requires a gradient, but {what} has none; call it under "
             f"torch.no_grad(){instead}"
@@ -64,7 +64,7 @@ def differentiable_matmul(
         LaunchError: an option in `without` is set, or as for `matmul`.
         CodegenError: as for `matmul`.
     """
-    if not _recorded():
+    if not recorded():
         return None
     for option, value in without.items():
         if value is not None and value is not False:

@@ -22,7 +22,7 @@ from passes.choosing import Plan
 if TYPE_CHECKING:
     from codegen.call.stand_ins import StandIn
 
-__all__ = ["first_launch"]
+__all__ = ["first_launch", "launch_prepared"]
 
 
 def first_launch(
@@ -109,6 +109,21 @@ def first_launch(
         prepared.put(key, served)
         build_behind(serving.job, served)
     return d
+
+
+def launch_prepared(prepared: Prepared, a: Any, b: Any, *arguments: Any, **operands: Any) -> Any:
+    """Launch a prepared call, with A and B transposed where its kernel needs that.
+
+    Args:
+        prepared: the entry of the cache of prepared calls.
+        a, b: A and B as the caller gave them.
+        arguments: C, D, alpha, beta and the stream.
+        operands: further operands by name.
+    """
+    launch, swap_a, swap_b = prepared
+    left = library(a).transposed(a) if swap_a else a
+    right = library(b).transposed(b) if swap_b else b
+    return launch(left, right, *arguments, **operands)
 
 
 def _is_captured(a: Any, stream: Any) -> bool:

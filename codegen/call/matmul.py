@@ -17,9 +17,10 @@ from codegen.call.arrays import library
 from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
-from codegen.call.gradients import differentiable_matmul, refuse_gradients
-from codegen.call.launch import first_launch
+from codegen.call.gradients import differentiable_matmul, recorded, refuse_gradients
+from codegen.call.launch import first_launch, launch_prepared
 from codegen.call.outputs import finished
+from codegen.call.quick_keys import quick_key
 from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
@@ -32,6 +33,8 @@ __all__ = ["chosen", "forget", "grouped_matmul", "matmul"]
 MOST_CALLS = 4096
 
 _prepared = LRUCache[Hashable, Prepared](MOST_CALLS)
+_prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared]](MOST_CALLS)
+"""Entries of `_prepared` for products with an epilogue, by keys that cost less to make."""
 
 
 def matmul(
@@ -162,7 +165,7 @@ def matmul(
         key = (arrays, beta == 0, transpose_a, transpose_b, plan, invariant)
     if background is not None:
         key = (key, background)
-    if gradient:
+    if gradient and recorded():
         transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         transposes["invariant"] = invariant
         without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
@@ -225,6 +228,14 @@ def _with_epilogue(
             "@coordgraph.epilogue.epilogue(…)"
         )
     a, b, c, out = (matrices[name] for name in "ABCD")
+    quick = quick_key(epilogue, matrices, (alpha, beta), operands, tables, offsets, options)
+    known = None if quick is None else _prepared_epilogues.get(quick)
+    # A key has the identity of an epilogue, and an entry keeps its epilogue alive.
+    if known is not None and known[0] is epilogue:
+        try:
+            return launch_prepared(known[1], a, b, c, out, *scalars, **operands)
+        except (ArgumentMismatch, CodegenError):
+            pass  # the code below reports why, or tries the next plan
     tables = {name: table for name, table in tables.items() if table is not None}
     if tables:
         options |= {"gathered_rows": ROWS in tables, "scattered_rows": TARGETS in tables}
@@ -258,10 +269,9 @@ def _with_epilogue(
     prepared = None if options.get("tune") else _prepared.get(key)
     try:
         if prepared is not None:
-            launch, swap_a, swap_b = prepared
-            left = library(a).transposed(a) if swap_a else a
-            right = library(b).transposed(b) if swap_b else b
-            found = launch(left, right, c, out, *scalars, **groups, **operands)
+            found = launch_prepared(prepared, a, b, c, out, *scalars, **groups, **operands)
+            if quick is not None:
+                _prepared_epilogues.put(quick, (epilogue, prepared))
             return finished(epilogue, found, scalars[2])
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
@@ -434,4 +444,5 @@ def chosen(
 def forget() -> None:
     """Drop every cached call and every cached kernel of this process."""
     _prepared.clear()
+    _prepared_epilogues.clear()
     build.forget()

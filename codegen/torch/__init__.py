@@ -7,7 +7,8 @@ y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
 The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients,
-fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap.
+fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap. Calls in eager mode
+on plain tensors give the same results without PyTorch's dispatcher (`codegen.torch.direct`).
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 

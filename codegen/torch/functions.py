@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.grouped import GROUPED_MM
-from codegen.torch.ops import ADDMM, MATMUL
+from codegen.torch.grouped import grouped_product
+from codegen.torch.ops import add_product, product
 from coordgraph import LaunchError
 
 __all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
@@ -93,13 +93,15 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
     """The product of two tensors of two or more axes."""
     if b.dim() == 2:  # B is one matrix: flatten the batch axes of A, so that one product suffices
         if a.dim() == 2:
-            return MATMUL(a, b, invariant)
-        return MATMUL(a.flatten(0, -2), b, invariant).unflatten(0, a.shape[:-1])
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+            return product(a, b, invariant)
+        return product(a.flatten(0, -2), b, invariant).unflatten(0, a.shape[:-1])
+    batch = a.shape[:-2]
+    if batch != b.shape[:-2]:
+        batch = torch.broadcast_shapes(batch, b.shape[:-2])
+        a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 1:
-        return MATMUL(a, b, invariant)
-    return MATMUL(a.flatten(0, -3), b.flatten(0, -3), invariant).unflatten(0, batch)
+        return product(a, b, invariant)
+    return product(a.flatten(0, -3), b.flatten(0, -3), invariant).unflatten(0, batch)
 
 
 def linear(
@@ -120,12 +122,17 @@ def linear(
         LaunchError, CodegenError: as for `matmul`.
     """
     _refuse_layouts(input, weight, bias)
-    if weight.dim() == 1 or bias is None:
+    if weight.dim() == 1 or not input.dim():
         d = matmul(input, weight if weight.dim() == 1 else weight.t(), invariant=invariant)
         return d if bias is None else d + bias
-    rows = input.unsqueeze(0) if input.dim() == 1 else input.flatten(0, -2)
-    d = ADDMM(bias, rows, weight.t(), 1.0, 1.0, invariant)
-    return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
+    axes, rows = input.dim(), input
+    if axes != 2:
+        rows = input.unsqueeze(0) if axes == 1 else input.flatten(0, -2)
+    if bias is None:
+        d = product(rows, weight.t(), invariant)
+    else:
+        d = add_product(bias, rows, weight.t(), 1.0, 1.0, invariant)
+    return d if axes == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
 
 
 def addmm(
@@ -157,7 +164,7 @@ def addmm(
     _refuse_layouts(input, mat1, mat2)
     # The defaults of alpha and beta are the integer 1, not 1.0: `torch.compile(dynamic=True)` would
     # make a float default an input of its graph.
-    return ADDMM(input, mat1, mat2, float(beta), float(alpha), invariant)
+    return add_product(input, mat1, mat2, float(beta), float(alpha), invariant)
 
 
 def bmm(
@@ -181,7 +188,7 @@ def bmm(
             f"input has {input.dim()} axes and mat2 {mat2.dim()}, but bmm needs three of each; use "
             "matmul for other shapes"
         )
-    return MATMUL(input, mat2, invariant)
+    return product(input, mat2, invariant)
 
 
 def grouped_mm(
@@ -234,10 +241,10 @@ def grouped_mm(
             raise LaunchError(
                 "mat_a and mat_b have three axes, so that nothing is divided; leave out offs"
             )
-        return MATMUL(mat_a, mat_b)
+        return product(mat_a, mat_b, False)
     if offs is None:
         raise LaunchError(
             f"mat_a has {mat_a.dim()} axes and mat_b {mat_b.dim()}; pass offs, an i32 tensor with "
             "the end of each group, or three axes each"
         )
-    return GROUPED_MM(mat_a, mat_b, offs)
+    return grouped_product(mat_a, mat_b, offs)

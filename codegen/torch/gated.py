@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from codegen.torch.gated_operators import GATED, GATED_WITH_SUMS
+from codegen.torch.gated_operators import gated_product, gated_product_with_sums
 from coordgraph import LaunchError
 
 __all__ = ["gated", "swiglu"]
@@ -51,9 +51,9 @@ def gated(
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     rows = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
     if recorded and not recompute:
-        d, _ = GATED_WITH_SUMS(rows, weight.t(), bias, activation, invariant)
+        d, _ = gated_product_with_sums(rows, weight.t(), bias, activation, invariant)
     else:
-        d = GATED(rows, weight.t(), bias, activation, invariant)
+        d = gated_product(rows, weight.t(), bias, activation, invariant)
     return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0] // 2)
 
 

@@ -13,21 +13,16 @@ import torch
 from torch import Tensor
 
 from codegen.torch.activations import ACTIVATIONS
+from codegen.torch.direct import DEVICES, direct
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
-from codegen.torch.ops import DEVICES, MATMUL, cast_inputs, check_types, in_front
+from codegen.torch.ops import cast_inputs, check_types, in_front, product
 from coordgraph import LaunchError
 
-__all__ = ["GATED", "GATED_WITH_SUMS"]
+__all__ = ["gated_product", "gated_product_with_sums"]
 
 ARGUMENTS = "Tensor a, Tensor b, Tensor? bias=None, str activation='silu', bool invariant=False"
 
 
-@torch.library.custom_op(
-    "coordgraph::gated",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema=f"({ARGUMENTS}) -> Tensor",
-)
 def _gated(
     a: Tensor,
     b: Tensor,
@@ -53,12 +48,6 @@ def _gated(
     return multiply_and_gate(a, b, bias, activation, invariant=invariant)
 
 
-@torch.library.custom_op(
-    "coordgraph::gated_with_sums",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema=f"({ARGUMENTS}) -> (Tensor, Tensor)",
-)
 def _gated_with_sums(
     a: Tensor,
     b: Tensor,
@@ -71,24 +60,11 @@ def _gated_with_sums(
     return multiply_and_gate(a, b, bias, activation, sums, invariant=invariant), sums
 
 
-@torch.library.custom_op(
-    "coordgraph::gated_gradient",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor grad, Tensor sums, str activation) -> Tensor",
-)
 def _gated_gradient(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
     """The gradient of `sums` (m x 2n), given the gradient of `act(gate)·up` (m x n)."""
     return differentiate(grad, sums, activation)
 
 
-@torch.library.custom_op(
-    "coordgraph::gated_gradient_of_product",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant)"
-    " -> Tensor",
-)
 def _gated_gradient_of_product(
     grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
 ) -> Tensor:
@@ -96,10 +72,39 @@ def _gated_gradient_of_product(
     return differentiate_product(grad, a, b, bias, activation, invariant=invariant)
 
 
+gated_op = torch.library.custom_op(
+    "coordgraph::gated",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema=f"({ARGUMENTS}) -> Tensor",
+)(_gated)
+gated_with_sums_op = torch.library.custom_op(
+    "coordgraph::gated_with_sums",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema=f"({ARGUMENTS}) -> (Tensor, Tensor)",
+)(_gated_with_sums)
+gated_gradient_op = torch.library.custom_op(
+    "coordgraph::gated_gradient",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor grad, Tensor sums, str activation) -> Tensor",
+)(_gated_gradient)
+gated_gradient_of_product_op = torch.library.custom_op(
+    "coordgraph::gated_gradient_of_product",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant)"
+    " -> Tensor",
+)(_gated_gradient_of_product)
 GATED = torch.ops.coordgraph.gated.default
 GATED_WITH_SUMS = torch.ops.coordgraph.gated_with_sums.default
 GRADIENT = torch.ops.coordgraph.gated_gradient.default
 GRADIENT_OF_PRODUCT = torch.ops.coordgraph.gated_gradient_of_product.default
+differentiate_directly = direct(GRADIENT, 2, _gated_gradient, casts=False)
+differentiate_product_directly = direct(
+    GRADIENT_OF_PRODUCT, 4, _gated_gradient_of_product, casts=False
+)
 
 
 def _shape_of_sums(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Any, ...]:
@@ -140,7 +145,7 @@ def _check_activation(activation: str) -> None:
         )
 
 
-@_gated.register_fake
+@gated_op.register_fake
 def _(
     a: Tensor,
     b: Tensor,
@@ -151,7 +156,7 @@ def _(
     return a.new_empty(_shape(a, b, bias, activation))
 
 
-@_gated_with_sums.register_fake
+@gated_with_sums_op.register_fake
 def _(
     a: Tensor,
     b: Tensor,
@@ -163,12 +168,12 @@ def _(
     return a.new_empty(_shape(a, b, bias, activation)), sums
 
 
-@_gated_gradient.register_fake
+@gated_gradient_op.register_fake
 def _(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
     return sums.new_empty(sums.shape)
 
 
-@_gated_gradient_of_product.register_fake
+@gated_gradient_of_product_op.register_fake
 def _(
     grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
 ) -> Tensor:
@@ -196,8 +201,8 @@ def _gradients(
     if of_sums is None:
         return None, None, None, None, None
     return (
-        MATMUL(of_sums, b.mT, ctx.invariant) if needs[0] else None,
-        MATMUL(a.mT, of_sums) if needs[1] else None,
+        product(of_sums, b.mT, ctx.invariant) if needs[0] else None,
+        product(a.mT, of_sums, False) if needs[1] else None,
         of_bias,
         None,
         None,
@@ -213,12 +218,12 @@ def _gradients_of_gated(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of `gated`: one kernel computes gate and up again, and their gradients."""
     a, b, bias = ctx.saved_tensors
     if torch.is_grad_enabled():  # the gradient will be differentiated
-        sums = MATMUL(a, b, ctx.invariant)
+        sums = product(a, b, ctx.invariant)
         if bias is not None:
             sums = sums + (bias if bias.dim() == 1 else bias.unsqueeze(-2))
         of_sums = _differentiable(grad, sums, ctx.activation)
     else:
-        of_sums = GRADIENT_OF_PRODUCT(grad, a, b, bias, ctx.activation, ctx.invariant)
+        of_sums = differentiate_product_directly(grad, a, b, bias, ctx.activation, ctx.invariant)
     return _gradients(ctx, of_sums, a, b, bias)
 
 
@@ -235,14 +240,20 @@ def _gradients_with_sums(
     a, b, bias, sums = ctx.saved_tensors
     of_sums = grad_of_sums
     if grad is not None:
-        gradient = _differentiable if torch.is_grad_enabled() else GRADIENT
+        gradient = _differentiable if torch.is_grad_enabled() else differentiate_directly
         of_sums = gradient(grad, sums, ctx.activation)
         of_sums = of_sums if grad_of_sums is None else of_sums + grad_of_sums
     return _gradients(ctx, of_sums, a, b, bias)
 
 
-_gated.register_autograd(_gradients_of_gated, setup_context=_setup)
-_gated_with_sums.register_autograd(_gradients_with_sums, setup_context=_setup_with_sums)
+gated_op.register_autograd(_gradients_of_gated, setup_context=_setup)
+gated_with_sums_op.register_autograd(_gradients_with_sums, setup_context=_setup_with_sums)
+gated_product = direct(GATED, 3, _gated, _setup, _gradients_of_gated)
+"""`torch.ops.coordgraph.gated`; plain tensors do not pass the dispatcher."""
+gated_product_with_sums = direct(
+    GATED_WITH_SUMS, 3, _gated_with_sums, _setup_with_sums, _gradients_with_sums
+)
+"""`torch.ops.coordgraph.gated_with_sums`; plain tensors do not pass the dispatcher."""
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
@@ -282,7 +293,7 @@ def _mapped(op: Any, info: Any, axes: Any, given: tuple[Any, ...], options: tupl
     return tuple(x.unflatten(0, folded) for x in found), (0, 0)
 
 
-@_gated.register_vmap
+@gated_op.register_vmap
 def _(
     info: Any,
     in_dims: tuple[Any, ...],
@@ -295,7 +306,7 @@ def _(
     return _mapped(GATED, info, in_dims, (a, b, bias), (activation, invariant))
 
 
-@_gated_with_sums.register_vmap
+@gated_with_sums_op.register_vmap
 def _(
     info: Any,
     in_dims: tuple[Any, ...],
@@ -308,7 +319,7 @@ def _(
     return _mapped(GATED_WITH_SUMS, info, in_dims, (a, b, bias), (activation, invariant))
 
 
-@_gated_gradient.register_vmap
+@gated_gradient_op.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], grad: Tensor, sums: Tensor, activation: str) -> Any:
     of_grad, of_sums, _ = in_dims
     grad, sums = (
@@ -317,7 +328,7 @@ def _(info: Any, in_dims: tuple[Any, ...], grad: Tensor, sums: Tensor, activatio
     return GRADIENT(grad, sums, activation), 0
 
 
-@_gated_gradient_of_product.register_vmap
+@gated_gradient_of_product_op.register_vmap
 def _(
     info: Any,
     in_dims: tuple[Any, ...],

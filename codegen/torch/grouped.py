@@ -13,20 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.direct import DEVICES, direct
 from codegen.torch.launching import multiply_groups
-from codegen.torch.ops import DEVICES, cast_inputs, check_types
+from codegen.torch.ops import cast_inputs, check_types
 from coordgraph import LaunchError
 
-__all__ = ["GROUPED_MM"]
+__all__ = ["grouped_product"]
 
 
-@torch.library.custom_op(
-    "coordgraph::grouped_mm",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor a, Tensor b, Tensor ends) -> Tensor",
-)
-def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     """The products of all groups; `ends` (i32) holds the end of each group.
 
     The shapes decide which rows or columns are divided into groups:
@@ -48,6 +43,12 @@ def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     return multiply_groups(a, b, starts, shape)
 
 
+grouped_mm = torch.library.custom_op(
+    "coordgraph::grouped_mm",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor a, Tensor b, Tensor ends) -> Tensor",
+)(_grouped_mm)
 GROUPED_MM = torch.ops.coordgraph.grouped_mm.default
 
 
@@ -103,13 +104,15 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad` of every group."""
     a, b, ends = ctx.saved_tensors
     return (
-        None if b is None else GROUPED_MM(grad, b.mT, ends),
-        None if a is None else GROUPED_MM(a.mT, grad, ends),
+        None if b is None else grouped_product(grad, b.mT, ends),
+        None if a is None else grouped_product(a.mT, grad, ends),
         None,
     )
 
 
 grouped_mm.register_autograd(_gradients, setup_context=_setup)
+grouped_product = direct(GROUPED_MM, 3, _grouped_mm, _setup, _gradients)
+"""`torch.ops.coordgraph.grouped_mm`; plain tensors do not pass the dispatcher."""
 
 
 @grouped_mm.register_vmap

@@ -30,7 +30,10 @@ def multiply(
     a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, invariant: bool = False
 ) -> torch.Tensor:
     """`alpha·A·B` of matrices, or of batches of equally many matrices, as a new tensor."""
-    return launch(a, b, alpha=alpha, invariant=invariant)
+    if not a.is_cuda:
+        return launch(a, b, alpha=alpha, invariant=invariant)
+    a, b = _readable(a, by_rows=invariant), _readable(b)
+    return matmul(a, b, alpha=alpha, invariant=invariant)
 
 
 def multiply_and_add(
@@ -54,9 +57,13 @@ def multiply_and_add(
     if beta == 0:
         return multiply(a, b, alpha, invariant=invariant)
     if c.dim() < 2 or c.shape[0] == 1:
-        bias = c.reshape(-1).expand(n).contiguous()
+        whole = c.dim() == 1 and c.shape[0] == n
+        bias = (c if whole else c.reshape(-1).expand(n)).contiguous()
         if alpha == beta == 1:
-            return launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
+            if not a.is_cuda:
+                return launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
+            a, b = _readable(a, by_rows=invariant), _readable(b)
+            return matmul(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
         factors: Any = {"alpha": alpha, "beta": beta, "invariant": invariant}
         return launch(a, b, epilogue=add_scaled_bias, bias=bias, **factors)
     c = c.expand(m, n)
@@ -140,14 +147,27 @@ def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     if by_rows:
         aligned = tensor.is_contiguous() and tensor.data_ptr() % ALIGNED_BYTES == 0
         return tensor if aligned else tensor.clone(memory_format=torch.contiguous_format)
-    if tensor.is_contiguous() or has_rows(tensor) or has_rows(tensor.mT):
+    if tensor.is_contiguous():
+        return tensor
+    rows, columns, step, element = _layout(tensor)
+    if _have_rows(rows, columns, step, element) or _have_rows(columns, rows, element, step):
         return tensor
     return tensor.contiguous()
 
 
 def has_rows(tensor: torch.Tensor) -> bool:
     """Whether each matrix has rows of adjacent elements, and rows that do not overlap."""
-    (rows, columns), (step, element) = tensor.shape[-2:], tensor.stride()[-2:]
+    return _have_rows(*_layout(tensor))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    """The rows and columns of a tensor's matrices, and the strides between rows and columns."""
+    shape, strides = tensor.shape, tensor.stride()
+    return shape[-2], shape[-1], strides[-2], strides[-1]
+
+
+def _have_rows(rows: int, columns: int, step: int, element: int) -> bool:
+    """`has_rows` of matrices with these extents, and strides between rows and columns."""
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)
 
 

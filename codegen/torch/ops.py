@@ -2,7 +2,8 @@
 
 Each operator has a kernel for CUDA and CPU tensors, a fake kernel (shapes, for `torch.compile` and
 meta tensors), gradients, and rules for autocast and vmap. The products of a gradient are calls of
-the same operators, so gradients can be differentiated too.
+the same operators, so gradients can be differentiated too. `product` and `add_product` call the
+operators, or their kernels where nothing needs PyTorch's dispatcher.
 """
 
 from __future__ import annotations
@@ -13,24 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.direct import DEVICES, cast, direct
 from codegen.torch.launching import multiply, multiply_and_add
 from coordgraph import LaunchError
 
-__all__ = ["ADDMM", "DEVICES", "MATMUL", "cast_inputs", "check_types", "in_front"]
+__all__ = ["add_product", "cast_inputs", "check_types", "in_front", "product"]
 
-DEVICES = ("cpu", "cuda")
-"""Types of devices for which the operators have kernels."""
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """The element types that the operators accept. Kernels on GPUs refuse float32 and float64."""
 
 
-@torch.library.custom_op(
-    "coordgraph::matmul",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor a, Tensor b, bool invariant=False) -> Tensor",
-)
-def matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
+def _matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
     """`A·B` of matrices (m x k, k x n), or of batches (l x m x k, l x k x n).
 
     Args:
@@ -46,14 +40,7 @@ def matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
     return multiply(a, b, invariant=invariant)
 
 
-@torch.library.custom_op(
-    "coordgraph::addmm",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, bool invariant=False)"
-    " -> Tensor",
-)
-def addmm(
+def _addmm(
     c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, invariant: bool = False
 ) -> Tensor:
     """`alpha·A·B + beta·C` of matrices; C is m x n, or broadcast to it.
@@ -71,6 +58,19 @@ def addmm(
     return multiply_and_add(c, a, b, beta, alpha, invariant=invariant)
 
 
+matmul = torch.library.custom_op(
+    "coordgraph::matmul",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor a, Tensor b, bool invariant=False) -> Tensor",
+)(_matmul)
+addmm = torch.library.custom_op(
+    "coordgraph::addmm",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, bool invariant=False)"
+    " -> Tensor",
+)(_addmm)
 MATMUL = torch.ops.coordgraph.matmul.default
 ADDMM = torch.ops.coordgraph.addmm.default
 
@@ -81,17 +81,18 @@ def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
     Raises:
         LaunchError: shapes, element types or devices do not fit.
     """
-    shapes = f"a is {tuple(a.shape)} and b is {tuple(b.shape)}"
-    if a.dim() != b.dim() or a.dim() not in (2, 3):
-        raise LaunchError(f"{shapes}; pass two matrices, or two batches of three axes")
-    if a.shape[-1] != b.shape[-2]:
-        raise LaunchError(
-            f"{shapes}: k would be {a.shape[-1]} and {b.shape[-2]}; pass tensors with the same k"
-        )
-    if a.dim() == 3 and a.shape[0] != b.shape[0]:
-        raise LaunchError(f"{shapes}; pass batches with the same number of matrices")
-    check_types(a, b)
-    return (*a.shape[:-1], b.shape[-1])
+    left, right = a.shape, b.shape
+    axes = len(left)
+    if axes != len(right) or axes not in (2, 3):
+        fault = "; pass two matrices, or two batches of three axes"
+    elif left[-1] != right[-2]:
+        fault = f": k would be {left[-1]} and {right[-2]}; pass tensors with the same k"
+    elif axes == 3 and left[0] != right[0]:
+        fault = "; pass batches with the same number of matrices"
+    else:
+        check_types(a, b)
+        return (*left[:-1], right[-1])
+    raise LaunchError(f"a is {tuple(left)} and b is {tuple(right)}{fault}")
 
 
 def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
@@ -105,6 +106,8 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
         raise LaunchError(f"a is {tuple(a.shape)}, but a matrix is needed; use bmm for a batch")
     shape = _shape(a, b)
     check_types(a, c)
+    if c.shape == shape[1:]:  # a bias: one element for each column
+        return shape
     fits = zip(reversed(c.shape), reversed(shape), strict=False)
     if c.dim() > 2 or any(x not in (1, y) for x, y in fits):
         raise LaunchError(
@@ -163,8 +166,8 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     a, b = ctx.saved_tensors
     of_b = None
     if a is not None:
-        of_b = MATMUL(grad.mT, a).mT if ctx.columns else MATMUL(a.mT, grad)
-    return None if b is None else MATMUL(grad, b.mT, ctx.invariant), of_b
+        of_b = product(grad.mT, a, False).mT if ctx.columns else product(a.mT, grad, False)
+    return None if b is None else product(grad, b.mT, ctx.invariant), of_b
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -177,6 +180,8 @@ def _gradients_of_matmul(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 matmul.register_autograd(_gradients_of_matmul, setup_context=_setup_matmul)
+product = direct(MATMUL, 2, _matmul, _setup_matmul, _gradients_of_matmul)
+"""`torch.ops.coordgraph.matmul(a, b, invariant)`; plain tensors do not pass the dispatcher."""
 
 
 def _setup_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -195,6 +200,8 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
+add_product = direct(ADDMM, 3, _addmm, _setup_addmm, _gradients_of_addmm)
+"""`torch.ops.coordgraph.addmm(c, a, b, beta, alpha, invariant)`, called as `product` is."""
 
 
 def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
@@ -209,14 +216,8 @@ def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
     def cast_inputs(*arguments: Any) -> Tensor:
         to = torch.get_autocast_dtype(device)
 
-        def cast(x: Any) -> Any:
-            if not isinstance(x, Tensor) or not x.is_floating_point():
-                return x
-            keep = x.dtype is torch.float64 or x.device.type != device
-            return x if keep else x.to(to)
-
         with torch.autocast(device, enabled=False):
-            return op(*map(cast, arguments))
+            return op(*(cast(x, to, device) for x in arguments))
 
     return cast_inputs
 

@@ -1,0 +1,141 @@
+"""`direct`: call an operator's kernel without PyTorch's dispatcher where nothing needs it.
+
+A custom operator written in Python costs tens of microseconds of host time for each call, and its
+gradient costs more. In eager mode on plain tensors the kernel and one `torch.autograd.Function`
+give the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["DEVICES", "cast", "direct"]
+
+DEVICES = ("cpu", "cuda")
+"""Types of devices for which the operators have kernels."""
+TYPES = frozenset((Tensor, torch.nn.Parameter))
+"""The types of plain tensors; tensors of subclasses may override what an operator does."""
+
+
+def _numbers(*sets: tuple[str, ...]) -> frozenset[int]:
+    """Sets of PyTorch's dispatch keys, by the names of the keys, as numbers."""
+    numbers: list[int] = []
+    for names in sets:
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+        for name in names:
+            keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
+        numbers.append(keys.raw_repr())
+    return frozenset(numbers)
+
+
+try:
+    # A tensor that has another dispatch key is sparse, nested, lazily negated, without memory, on
+    # another device, or wrapped by a transform such as vmap. Inference tensors have fewer keys.
+    KEYS = _numbers(
+        *((d, "ADInplaceOrView", f"Autograd{d}", f"Autocast{d}") for d in ("CPU", "CUDA")),
+        *((d, f"Autocast{d}") for d in ("CPU", "CUDA")),
+    )
+    # A thread that includes another key is in a dispatch mode, a transform or a trace. The shorter
+    # set is that of `torch.inference_mode`.
+    STATES = _numbers(("BackendSelect", "ADInplaceOrView"), ("BackendSelect",))
+    AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+    _keys = torch._C._dispatch_keys
+    _state = torch._C._dispatch_tls_local_include_set
+    _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+    _in_function_mode = torch._C._is_torch_function_mode_enabled
+    _forward_mode = torch.autograd.forward_ad
+    _known = _forward_mode._current_level is not None
+except AttributeError:  # a version of PyTorch without these functions: always use the dispatcher
+    _known = False
+
+
+def direct(
+    op: Any,
+    count: int,
+    kernel: Callable[..., Any],
+    setup: Callable[[Any, tuple[Any, ...], Any], None] | None = None,
+    gradients: Callable[..., Any] | None = None,
+    *,
+    casts: bool = True,
+) -> Callable[..., Any]:
+    """A function that computes what the operator `op` computes, with less host time if it can.
+
+    Args:
+        op: the operator. It is called if the dispatcher must see the call: for tensors of a
+            subclass, of a layout such as sparse, or of another device; inside `torch.compile`,
+            `torch.export` and `torch.jit.trace`; in modes, such as `FakeTensorMode`; in transforms,
+            such as `torch.vmap`; and in forward-mode differentiation.
+        count: the number of the operator's tensors, which are its first arguments.
+        kernel: the operator's kernel.
+        setup, gradients: the functions that `op` got by `register_autograd`; None for an operator
+            without gradients.
+        casts: whether the operator casts tensors in a region of `torch.autocast`.
+
+    Returns:
+        A function of all arguments of the operator, also of those that have a default.
+    """
+    record = None
+    if setup is not None and gradients is not None:
+        record = _recorded(op.name().rpartition(":")[2], kernel, setup, gradients)
+
+    def call(*arguments: Any) -> Any:
+        # First, because Dynamo cannot trace the other conditions.
+        if torch.compiler.is_compiling() or not _known:
+            return op(*arguments)
+        if _in_function_mode() or _forward_mode._current_level >= 0:
+            return op(*arguments)
+        if _state().raw_repr() not in STATES:
+            return op(*arguments)
+        differentiable = False
+        for x in arguments[:count]:
+            if x is not None:
+                if type(x) not in TYPES or _keys(x).raw_repr() not in KEYS:
+                    return op(*arguments)
+                differentiable = differentiable or x.requires_grad
+        device = "cuda" if arguments[0].is_cuda else "cpu"
+        if casts and torch.is_autocast_enabled(device):
+            to = torch.get_autocast_dtype(device)
+            arguments = tuple(cast(x, to, device) for x in arguments)
+        if differentiable and torch.is_grad_enabled():
+            # Without the key for gradients, PyTorch's own functions record nothing either.
+            if record is None or _is_excluded(AUTOGRAD):
+                return op(*arguments)
+            return record(*arguments)
+        return kernel(*arguments)
+
+    return call
+
+
+def cast(x: Any, to: torch.dtype, device: str) -> Any:
+    """An argument as autocast passes it to an operator.
+
+    Floating-point tensors of the device, except float64, are converted to the type `to`.
+    """
+    if not isinstance(x, Tensor) or x.dtype is to or not x.is_floating_point():
+        return x
+    return x if x.dtype is torch.float64 or x.device.type != device else x.to(to)
+
+
+def _recorded(
+    name: str,
+    kernel: Callable[..., Any],
+    setup: Callable[[Any, tuple[Any, ...], Any], None],
+    gradients: Callable[..., Any],
+) -> Callable[..., Any]:
+    """The kernel as a function that PyTorch records for the backward pass."""
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        found = kernel(*arguments)
+        if isinstance(found, Tensor) and found._is_view():
+            found = found.clone()  # PyTorch refuses to change views that a Function returns
+        setup(ctx, arguments, found)
+        return found
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
+    function: Any = type(f"coordgraph_{name}", (torch.autograd.Function,), methods)
+    # `Function.apply` first handles the transforms of `torch.func`, which `direct` has excluded.
+    return super(torch.autograd.Function, function).apply
