@@ -308,7 +308,8 @@ def _(op: hopper.DescribeMatrix) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: hopper.FenceMultiplies) -> tuple[Effect, ...]:
-    return (Fence("registers"),)
+    # A thread waits until all threads of its warp execute it (PTX ISA, `wgmma.fence`: `.sync`).
+    return (Fence("registers"), Converge())
 
 
 @effects.register

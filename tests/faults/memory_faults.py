@@ -46,7 +46,7 @@ RING = (
     fault(
         "inverted parity of full stages",
         PERSISTENT,
-        "parity",
+        RACE,
         (WAIT_FULL + "ring.phase", WAIT_FULL + "ring.phase before=true"),
     ),
     fault("no wait for an empty stage", PERSISTENT, "phase", drop(WAIT_EMPTY)),
@@ -221,6 +221,14 @@ TURNS = (
         PERSISTENT,
         "",
         ("item.number + 3", "item.number + 2"),
+        lowering=PINGPONG,
+    ),
+    fault(
+        "one of four warps passes the turn on",
+        PERSISTENT,
+        "may miss the phase's completion",
+        ("barrier=barrier.order arrivals=4", "barrier=barrier.order arrivals=1"),
+        ("workitem % 128 % 32 == 0", "workitem % 128 == 0"),
         lowering=PINGPONG,
     ),
     fault(

@@ -31,7 +31,7 @@ NOT_COVERED = (
 """Sentence for the field `not_covered` of the report: properties that no check of a lowered graph
 examines, but checks of the scheduled graph do."""
 METHOD = "interleavings"
-LAUNCHES = {"default": 3, "all": 7}
+LAUNCHES = {"default": 4, "all": 8}
 """The number of launches that the check simulates, by the level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
@@ -117,6 +117,9 @@ def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
         (2, 1, stages + 2, 3),
         # in this launch, all workgroups compute parts of a single output tile
         (1, 1, stages + 2, peers),
+        # in this launch, one workgroup computes four tiles of one k tile each, so a warp may be
+        # still before its first tile when another warpgroup has computed the second one
+        (2, 2, 1, 1),
         # in these launches, a workgroup computes several tiles; its second tile begins in a
         # pipeline stage that its first tile has used
         (3, 1, stages + 1, 2),

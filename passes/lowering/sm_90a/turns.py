@@ -61,8 +61,8 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import Linear, Shared
 from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import ceil_div, equal, index_symbol
-from passes.lowering.sm_90a.division import WARP, Division
+from coordgraph.integers import ceil_div, equal, floor_mod, index_symbol
+from passes.lowering.sm_90a.division import LANES, WARP, WARPS, Division
 from passes.lowering.sm_90a.ring import STEP
 
 __all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
@@ -106,7 +106,7 @@ class Turns:
     def initial(self) -> Body:
         """Initialise the mbarriers that order main loops; one thread does so at the start."""
         return tuple(
-            SetCoordinate(WARPGROUP, Integer(number), (InitBarrier(ORDER, 1),))
+            SetCoordinate(WARPGROUP, Integer(number), (InitBarrier(ORDER, WARPS),))
             for number in range(self.division.turns)
         )
 
@@ -160,9 +160,13 @@ class Turns:
         """Insert the signal that this warpgroup has passed the last step of a work unit.
 
         The signal follows the last operation that advances the ring. If that is the main loop, its
-        last wgmma instructions may still be in flight.
+        last wgmma instructions may still be in flight. One lane of each warp arrives: a warp that
+        has not yet waited before its main loop would miss the phase that its warpgroup's next
+        signals complete, if only one warp arrived (CUTLASS: `OrderedSequenceBarrier`, at which all
+        threads arrive).
         """
-        signal = If(equal(self.division.thread, 0), (ArriveBarrier(ORDER),))
+        first = equal(floor_mod(self.division.thread, Integer(LANES)), 0)
+        signal = If(first, (ArriveBarrier(ORDER),))
         last = max((n for n, op in enumerate(body) if _moves(op)), default=-1)
         if last < 0:
             return (signal, *body)

@@ -175,7 +175,8 @@ class ControlFlow:
             assert self.machine.matrices
             self.machine.matrices.publish(self.written)
             self.written = {}
-        arrive = PLAYED if op.barrier in WHOLE_WARPS else 1
+        # Only the first warp is simulated. At ORDER a lane of each warp arrives.
+        arrive = PLAYED if op.barrier in WHOLE_WARPS else WARPS if op.barrier == ORDER else 1
         self._barrier(node, op.barrier, rank).change(arrive=arrive)
         if op.barrier == ORDER:
             self.own.leave(self.warpgroup)
