@@ -13,6 +13,7 @@ import pytest
 
 from coordgraph import Gemm, PassError, VerifyError, from_json, parse
 from coordgraph import epilogue as ep
+from coordgraph.epilogue.operand import Operand
 from coordgraph.problem_names import RESERVED
 from passes import Pipeline
 
@@ -413,3 +414,10 @@ def test_a_graph_with_a_constant_nan_is_read_back():
 
     graph = Gemm("f32", epilogue=masked).graph((8, 8, 8))
     assert parse(graph.text()) == graph
+
+
+def test_an_operand_has_the_short_name_of_its_type():
+    """A type named as NumPy and PyTorch name it is the same type, so epilogues are equal."""
+    operand = Operand("bias", "n", dtype="bfloat16")
+    assert operand.dtype == "bf16"
+    assert operand == Operand("bias", "n", dtype="bf16")
