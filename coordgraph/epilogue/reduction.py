@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from coordgraph.epilogue.operation import Algebra, Array
+from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Algebra, Array
 
 __all__ = ["IDENTITIES", "REDUCTIONS", "RUNNING", "Running", "combined", "reduced"]
 
@@ -117,12 +117,9 @@ def reduced(name: str, values: Array, mask: Array) -> Array:
     """
     import numpy as np
 
-    on = Algebra(next(k for k, t in _KINDS.items() if values.dtype == t))
+    on = Algebra(next(kind for kind in FLOATS if values.dtype == NUMPY_KINDS[kind]))
     total = np.full((len(values), 1), IDENTITIES[name], values.dtype)
     for column in range(values.shape[1]):
         here = slice(column, column + 1)
         total = np.where(mask[:, here], combined(name, on, total, values[:, here]), total)
     return total
-
-
-_KINDS = {"f32": "float32", "f64": "float64"}

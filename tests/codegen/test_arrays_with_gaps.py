@@ -20,6 +20,7 @@ from codegen.call import build, matmul
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph import epilogue as ep
 from passes import DataParallel
+from tests.support.sampling import covering
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -222,10 +223,10 @@ def test_gaps_between_matrices_of_an_operand():
 GROUPS = (np.array([0, 3, 3, 10], np.int32), np.array([1, 1, 8, 9], np.int32))
 
 
-@pytest.mark.parametrize("offsets", GROUPS, ids=str)
-@pytest.mark.parametrize("order", ORDERS[:2])
-@pytest.mark.parametrize("gaps", [(0, 0, 0), (2, 1, 3), (0, 2, 0)])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("offsets", "order", "gaps", "turned"),
+    covering(3, GROUPS, ORDERS[:2], ((0, 0, 0), (2, 1, 3), (0, 2, 0)), (False, True)),
+)
 def test_groups(offsets: np.ndarray, order: str, gaps: tuple[int, ...], turned: bool):
     """Matrices of grouped products may have gaps; B may be one matrix for all groups."""
     ends = [*pairwise(offsets)]

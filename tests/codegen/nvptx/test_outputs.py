@@ -149,7 +149,7 @@ def test_no_memory_is_written_twice(case: Case):
     cover(
         0,
         product((several, two_types), CASES[3:]),
-        lambda c: (c[0].name, c[1].target, c[1].schedule),
+        lambda c: (c[0].name, c[1].target),
     ),
     ids=str,
 )
