@@ -12,7 +12,7 @@ from tests.support.gated import parts_of
 
 __all__ = ["LAYOUT", "angles", "halves", "rotary", "rotary_of"]
 
-LAYOUT = {"leading_dimensions": ("D", "right")}
+LAYOUT: dict[str, Any] = {"leading_dimensions": ("D", "right")}
 """Fields of a `Gemm` whose D and output `right` may be halves of the rows of one array."""
 
 

@@ -123,7 +123,7 @@ def capturing(launch: Any, broken: bool) -> tuple[Sampler, list[str]]:
         CUDAGraph=graph, current_device=lambda: 0, _sleep=lambda _: calls.append("sleep")
     )
     ended = SimpleNamespace(_cuda_endAllocateToPool=lambda *_: calls.append("pool ended"))
-    sampler = Sampler.__new__(Sampler)
+    sampler: Any = Sampler.__new__(Sampler)
     sampler.torch = SimpleNamespace(cuda=cuda, _C=ended)
     sampler.launch, sampler.sets = launch, 2
     return sampler, calls
