@@ -101,7 +101,7 @@ class Arrangement:
                 )
         if min(len(a), len(b)) < MATRIX:
             return cls()  # fewer than two axes: `describe` raises the error
-        # The shapes are checked before A and B are exchanged, so that an error names the caller's.
+        # Check the shapes before A and B are exchanged, so that an error names them as given.
         sizes = product_sizes(a, b, transpose_a, transpose_b, sums)
         if batched and "D" in views and _is_column_major(views, sizes):
             if sums > 1:

@@ -36,7 +36,7 @@ MOST_ATTEMPTS = 24
 T = TypeVar("T")
 
 _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}
-"""The kernels that this process has built, or the errors of building them.
+"""For each kernel that this process has tried to build: the kernel, or the error.
 
 A key is `Plan.kernel` followed by the items of `PlanRequest.kind`.
 """

@@ -168,7 +168,7 @@ class Expressions:
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """Return the value of `expr`, which `make` emits.
+        """Return the LLVM value of `expr`; if it has not been emitted yet, call `make` to emit it.
 
         A value that was emitted before is reused if the symbols in `expr` have not changed since.
         """

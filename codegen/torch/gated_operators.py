@@ -293,30 +293,25 @@ def _mapped(op: Any, info: Any, axes: Any, given: tuple[Any, ...], options: tupl
     return tuple(x.unflatten(0, folded) for x in found), (0, 0)
 
 
-@gated_op.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[Any, ...],
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    activation: str = "silu",
-    invariant: bool = False,
-) -> Any:
-    return _mapped(GATED, info, in_dims, (a, b, bias), (activation, invariant))
+def _mapper(op: Any) -> Any:
+    """The function that vmap calls for `op`, which is `GATED` or `GATED_WITH_SUMS`."""
+
+    def mapped(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None = None,
+        activation: str = "silu",
+        invariant: bool = False,
+    ) -> Any:
+        return _mapped(op, info, in_dims, (a, b, bias), (activation, invariant))
+
+    return mapped
 
 
-@gated_with_sums_op.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[Any, ...],
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    activation: str = "silu",
-    invariant: bool = False,
-) -> Any:
-    return _mapped(GATED_WITH_SUMS, info, in_dims, (a, b, bias), (activation, invariant))
+gated_op.register_vmap(_mapper(GATED))
+gated_with_sums_op.register_vmap(_mapper(GATED_WITH_SUMS))
 
 
 @gated_gradient_op.register_vmap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordgraph.epilogue.operand import check_name
+from coordgraph.epilogue.reduction import REDUCTIONS
 from coordgraph.epilogue.values import Argument
 from coordgraph.errors import VerifyError
 from coordgraph.tensors import dtype
@@ -15,8 +16,6 @@ REDUCED_AXES = ("m", "")
 """The allowed values of `Output.axes` for outputs that reduce rows, or all of D."""
 ALL = "all"
 """The text form of the axes `''`."""
-REDUCTIONS = ("sum", "max", "logsumexp")
-"""The allowed values of `Output.reduce`; `coordgraph.epilogue.reduction` says what they compute."""
 
 
 @dataclass(frozen=True)

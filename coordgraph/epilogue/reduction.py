@@ -30,8 +30,6 @@ REDUCTIONS: dict[str, Combine] = {
     "logsumexp": _logaddexp,
 }
 """For each reduction, by name: a function that combines the result so far with an element."""
-IDENTITIES = {"sum": 0.0, "max": float("-inf"), "logsumexp": float("-inf")}
-"""For each reduction, its result for an empty set of elements."""
 
 
 def _rescaled(on: Algebra, a: State, b: State) -> State:
@@ -88,6 +86,8 @@ RUNNING: dict[str, Running] = {
     ),
 }
 """For each reduction, by name: the reduction as a running state."""
+IDENTITIES = {name: running.identity[0] for name, running in RUNNING.items()}
+"""For each reduction, its result for an empty set of elements."""
 
 
 def combined(name: str, on: Algebra, before: Any, value: Any) -> Any:

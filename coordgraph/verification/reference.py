@@ -242,9 +242,9 @@ def _all(gemm: GemmProblem, tensor: str) -> str:
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Offsets of the products' matrices in the tensor's vector, then the end of the last matrix.
+    """Where the matrix of each product begins in the tensor's vector; last, where the vector ends.
 
-    All offsets are in elements.
+    All positions are numbers of elements.
     """
     axes = gemm.axes[tensor]
     if gemm.is_transposed(tensor):

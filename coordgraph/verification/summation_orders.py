@@ -203,7 +203,7 @@ class _Replay:
 
 
 class _Worker:
-    """Collects the operations on accumulators of one workgroup; `walk` calls its methods.
+    """Records what one workgroup does with its accumulators; `walk` calls its methods.
 
     Args:
         workgroup: the number of the workgroup.

@@ -68,7 +68,7 @@ def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[i
 def test_a_kernel_that_is_dropped_during_a_capture_is_freed_after_it(
     fake_driver: FakeDriver, freed: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    """The driver invalidates a capture if code is unloaded, memory freed or a device awaited."""
+    """Unloading code, freeing memory or waiting for a device invalidates a capture."""
     bindings, unsafe = driver.bindings(), list[str]()
     for name in ("cuCtxSynchronize", "cuModuleUnload"):
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
-from _pytest.mark import ParameterSet
 
 import codegen
 from codegen.targets.nvptx.program import CudaProgram
@@ -18,7 +16,7 @@ from passes.lowering.sm_80 import LowerToTensorCores
 from passes.lowering.sm_90a import LowerToHopper
 from passes.timeline import MOST_RECORDS, TIMELINE
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import Slow
+from tests.support.sampling import chosen
 
 Case = tuple[Pass, tuple[int, int, int], LowerToHopper]
 HOPPER: tuple[Case, ...] = (
@@ -31,15 +29,8 @@ HOPPER: tuple[Case, ...] = (
     (StreamK(reduction="scatter"), (128, 256, 64), LowerToHopper()),
     (StreamK(reduction="atomic"), (128, 256, 64), LowerToHopper()),
 )
-
-
-def cases(quick: Sequence[Case], every: Sequence[Case]) -> list[ParameterSet]:
-    """All cases; those in `quick` are quick, and the others are marked `slow`."""
-    return [
-        pytest.param(case, marks=() if case in quick else pytest.mark.slow)
-        for case in every
-        if case in quick or Slow.collected
-    ]
+ALONE = [(case,) for case in HOPPER]
+"""The cases as the values of one parameter each."""
 
 
 def graph_of(schedule: Pass, tile: tuple[int, int, int]) -> KernelGraph:
@@ -57,7 +48,7 @@ def stamps(program: CudaProgram, role: str) -> list[str]:
     return [stamp.activity for stamp in found if stamp.role == role]
 
 
-@pytest.mark.parametrize("case", cases(HOPPER[1::3], HOPPER), ids=str)
+@pytest.mark.parametrize("case", chosen(ALONE[1::3], ALONE), ids=str)
 def test_records_fit_in_the_registers(case):
     assert_clean(hopper(case).report())
 
@@ -121,7 +112,7 @@ def test_every_mark_becomes_a_record():
     assert not control.of_kind(Begin)
 
 
-@pytest.mark.parametrize("case", cases(HOPPER[:1], HOPPER[:6:2]), ids=str)
+@pytest.mark.parametrize("case", chosen(ALONE[:1], ALONE[:6:2]), ids=str)
 def test_a_kernel_without_records_has_no_trace_of_them(case):
     before = hopper(case, 0).ptx
     assert hopper(case).ptx != before
