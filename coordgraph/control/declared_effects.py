@@ -47,9 +47,9 @@ from coordgraph.errors import VerifyError
 
 __all__ = ["effects"]
 
-ROW_BYTES_OF_LDMATRIX = 16
-"""Number of bytes in shared memory that one address of `ldmatrix` selects: one row of an 8x8 matrix
-of 16-bit values."""
+ROW_BYTES_OF_MATRIX = 16
+"""Number of bytes in shared memory that one address of `ldmatrix` or `stmatrix` selects: one row of
+an 8x8 matrix of 16-bit values."""
 GROUP_ROWS, DEPTH_BYTES = 8, 32
 """GROUP_ROWS: number of rows in a core matrix of wgmma. DEPTH_BYTES: extent of one wgmma along k,
 in bytes."""
@@ -130,7 +130,7 @@ def _(op: lowered.ZeroFragment) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.LoadFragment) -> tuple[Effect, ...]:
     if op.form.startswith("ldmatrix"):
-        read = Access(Kind.READ, op.source, 1, ROW_BYTES_OF_LDMATRIX)
+        read = Access(Kind.READ, op.source, 1, ROW_BYTES_OF_MATRIX)
     else:
         read = Access(Kind.READ, op.source, op.width if op.form == "vector" else 1)
     return (read, Registers(Kind.WRITE, op.fragment))
@@ -138,7 +138,10 @@ def _(op: lowered.LoadFragment) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: lowered.StoreFragment) -> tuple[Effect, ...]:
-    write = Access(Kind.WRITE, op.destination, op.width, rank=op.rank)
+    if op.form.startswith("stmatrix"):
+        write = Access(Kind.WRITE, op.destination, 1, ROW_BYTES_OF_MATRIX)
+    else:
+        write = Access(Kind.WRITE, op.destination, op.width, rank=op.rank)
     return (Registers(Kind.READ, op.fragment), write)
 
 

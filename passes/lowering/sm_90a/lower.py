@@ -41,6 +41,7 @@ from passes.lowering.architectures import architecture_of, architectures_with
 from passes.lowering.control import NOTHING, leader, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
+from passes.lowering.sm_90a.boxes import in_boxes
 from passes.lowering.sm_90a.consumers import Consumer
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import (
@@ -56,6 +57,7 @@ from passes.lowering.sm_90a.division import (
 from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.refusals import (
+    across_k,
     cut_along,
     extents,
     no_boxes,
@@ -297,8 +299,15 @@ class LowerToHopper(Pass):
         self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
     ) -> int:
         """Number of stages that fit in shared memory beside the output slots of `stores`."""
-        elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
-        stage_bytes = elements * dtype(graph.gemm.dtype).bytes
+        size = dtype(graph.gemm.dtype).bytes
+
+        def extent(division: Division, axis: int) -> int:
+            """Number of rows of A (axis M) or of columns of B (axis N) that TMA loads for a tile."""
+            own = division.extent(axis)
+            return in_boxes(own, size) if across_k(graph.gemm, axis) else own
+
+        elements = sum(max(extent(d, axis) * d.extent(K) for d in divisions) for axis in (M, N))
+        stage_bytes = elements * size
         room = architecture_of(self.architecture).shared_bytes
         small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
         small += max(d.row_bytes(graph.gemm) for d in divisions)

@@ -222,7 +222,7 @@ class HopperWalker(CudaWalker):
             rank = self._narrow(node.scope.resolve(op.rank), node)
             self.ptx.store_at(values, self.sums.kind, self._shared(node, op.destination), rank)
             return
-        if not op.form.startswith("stmatrix.x4"):
+        if not op.form.startswith("stmatrix."):
             super().emit_StoreFragment(node, op)
             return
         element = self._element(op.destination)

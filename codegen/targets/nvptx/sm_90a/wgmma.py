@@ -274,13 +274,17 @@ class HopperInstructions(Instructions):
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
-        """Emit a store of four 8x8 matrices of 16-bit elements (stmatrix.x4).
+        """Emit a store of two or four 8x8 matrices of 16-bit elements (stmatrix.x2, stmatrix.x4).
 
-        Each of the four `values` is a 32-bit register with two elements of one matrix.
+        Args:
+            shared: the address in shared memory of one row of one matrix.
+            values: for each matrix, a 32-bit register with two elements of it.
+            trans: whether to store the transposes of the matrices.
         """
-        suffix = ".trans" if trans else ""
-        text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
-        self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
+        count, suffix = len(values), ".trans" if trans else ""
+        registers = ", ".join(f"${i + 1}" for i in range(count))
+        text = f"stmatrix.sync.aligned.m8n8.x{count}{suffix}.shared.b16 [$0], {{{registers}}};"
+        self.asm(text, f"r{',r' * count}", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int], row: int) -> ir.Value:
         """Emit a 64-bit matrix descriptor for wgmma (PTX ISA, "Matrix Descriptor Format").
