@@ -47,9 +47,10 @@ from coordgraph.errors import VerifyError
 
 __all__ = ["effects"]
 
-ROW_BYTES_OF_MATRIX = 16
-"""Number of bytes in shared memory that one address of `ldmatrix` or `stmatrix` selects: one row of
-an 8x8 matrix of 16-bit values."""
+ROWS_OF_MATRIX, ROW_BYTES_OF_MATRIX = 8, 16
+"""ROWS_OF_MATRIX: number of rows of a matrix of `ldmatrix` and `stmatrix`; these instructions read
+the address of each row from one lane. ROW_BYTES_OF_MATRIX: number of bytes in shared memory that
+one such address selects: one row of an 8x8 matrix of 16-bit values."""
 GROUP_ROWS, DEPTH_BYTES = 8, 32
 """GROUP_ROWS: number of rows in a core matrix of wgmma. DEPTH_BYTES: extent of one wgmma along k,
 in bytes."""
@@ -91,15 +92,15 @@ def effects(op: Operation) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.CopyElements) -> tuple[Effect, ...]:
     moved = (
-        Access(Kind.READ, op.source, op.width),
-        Access(Kind.WRITE, op.destination, op.width),
+        Access(Kind.READ, op.source, op.width, guard=op.destination),
+        Access(Kind.WRITE, op.destination, op.width, guard=op.destination),
     )
     return (Asynchronous(moved, COPIES, proxy=False),) if op.asynchronous else moved
 
 
 @effects.register
 def _(op: lowered.FillElements) -> tuple[Effect, ...]:
-    return (Access(Kind.WRITE, op.destination, op.width),)
+    return (Access(Kind.WRITE, op.destination, op.width, guard=op.destination),)
 
 
 @effects.register
@@ -139,7 +140,8 @@ def _(op: lowered.LoadFragment) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.StoreFragment) -> tuple[Effect, ...]:
     if op.form.startswith("stmatrix"):
-        write = Access(Kind.WRITE, op.destination, 1, ROW_BYTES_OF_MATRIX)
+        lanes = ROWS_OF_MATRIX * int(op.form.split(".")[1].removeprefix("x"))
+        write = Access(Kind.WRITE, op.destination, 1, ROW_BYTES_OF_MATRIX, lanes=lanes)
     else:
         write = Access(Kind.WRITE, op.destination, op.width, rank=op.rank)
     return (Registers(Kind.READ, op.fragment), write)

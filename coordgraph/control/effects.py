@@ -18,6 +18,7 @@ __all__ = [
     "GPU",
     "MULTIPLIES",
     "STORES",
+    "WARP",
     "WHOLE",
     "Access",
     "Arrive",
@@ -44,6 +45,8 @@ COPIES, STORES, MULTIPLIES = "cp.async", "bulk", "wgmma"
 stores (STORES), and wgmma groups (MULTIPLIES)."""
 WHOLE = -1
 """Value of `Access.count` for an access to all elements of an allocation."""
+WARP = 32
+"""Number of threads of a warp."""
 CTA, CLUSTER, GPU = "cta", "cluster", "gpu"
 """The memory scopes of PTX that effects use."""
 
@@ -96,6 +99,10 @@ class Access:
         receivers: dimensions of a CTA's position in its cluster. A multicast writes to the shared
             memory of all CTAs whose positions differ from that of the executing CTA only along
             these dimensions. Empty if there is no multicast.
+        guard: the dimension by whose guard the operation skips padding: a thread makes the access
+            only if the thread's index along this dimension is not padding. Empty if the operation
+            does not compute a guard; then only accesses to device memory skip padding.
+        lanes: number of lanes of each warp that make the access, counted from lane 0.
     """
 
     kind: Kind
@@ -105,6 +112,8 @@ class Access:
     matrix: Matrix | None = None
     rank: Expr | None = None
     receivers: tuple[str, ...] = ()
+    guard: str = ""
+    lanes: int = WARP
 
 
 @dataclass(frozen=True)

@@ -419,10 +419,15 @@ class Walk:
             return Place(access, np.zeros((1, self.threads), np.int64), threads_of(mask)[None])
         found = node.place(access.dim)
         first = self.formulas.value(found.values[0], self.env)
-        # Accesses to shared memory are never skipped as padding: an index outside the memory is a
-        # fault, which the module `races` reports.
+        # Unless the operation computes a guard, accesses to shared memory are not skipped as
+        # padding: an index outside the memory is a fault, which the module `races` reports.
         padded = access.dim not in self.shared
         inside = self.formulas.value(found.guard, self.env) if padded else True
+        if access.guard:
+            guard = node.place(access.guard).guard
+            inside = np.logical_and(inside, self.formulas.value(guard, self.env))
+        if access.lanes < WARP:
+            inside = np.logical_and(inside, np.arange(self.threads) % WARP < access.lanes)
         rank = None
         if access.rank is not None:
             resolve = partial(node.scope.resolve, access.rank)
