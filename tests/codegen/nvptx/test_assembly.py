@@ -30,7 +30,7 @@ from tests.codegen.nvptx.configurations import (
     two_shapes,
 )
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 QUICK = (
     Configuration((128, 256, 64), (StreamK(),)),
@@ -123,6 +123,7 @@ def check(configuration: Configuration) -> None:
         assert grown * consumers + shrunk * 128 <= use.registers * program.threads
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("configuration", cover(0, QUICK, traits), ids=str)
 def test_a_representative_is_assembled(configuration: Configuration):

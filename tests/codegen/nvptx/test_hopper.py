@@ -43,7 +43,7 @@ from tests.codegen.nvptx.configurations import (
 )
 from tests.codegen.nvptx.hopper import lowered
 from tests.support.mermaid import parse as parse_mermaid
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 SHAPES = [
     *(boxed(*shape) for shape in (*HOPPER_SHAPES, *LARGE_SHAPES)),
@@ -83,6 +83,7 @@ def test_roles_share_the_schedule_but_not_the_work():
     assert not any(isinstance(op, CopyBox) for op in used)
 
 
+@quick_cases(13)
 @every_shape
 def test_registers_go_from_the_producer_to_the_consumers(configuration: Configuration):
     """The producer gives registers to the consumers by setmaxnreg.

@@ -24,7 +24,7 @@ from tests.codegen.nvptx import isa
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.hopper import LAUNCH, NOTHING, ORIGIN, Lowered, lowered, mesh
 from tests.codegen.nvptx.isa import Array
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 CONFIGURATIONS = (
     boxed((128, 256, 64), layout="nn"),
@@ -175,6 +175,7 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     return memory, read
 
 
+@quick_cases(13)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_each_element_is_brought_once_to_all_that_need_it(
@@ -196,6 +197,7 @@ def test_each_element_is_brought_once_to_all_that_need_it(
         assert np.array_equal(found, np.sort(needed.ravel()))
 
 
+@quick_cases(37)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_the_graph_knows_where_every_element_lies(configuration: Configuration, tensor: str):
@@ -236,6 +238,7 @@ def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configu
     }
 
 
+@quick_cases(21)
 @every_configuration
 def test_descriptors_point_at_the_operands(configuration: Configuration):
     """Element (i, kk) at a wgmma descriptor is the operand's element in row i at index kk of k."""
@@ -315,6 +318,7 @@ def test_boxes_outside_are_not_waited_for(configuration: Configuration, tensor: 
         assert np.array_equal(found, number * wide + first < ends)
 
 
+@quick_cases(10)
 @every_configuration
 def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuration):
     this = lowered(configuration)

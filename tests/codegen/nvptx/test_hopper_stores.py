@@ -21,7 +21,7 @@ from tests.codegen.nvptx import isa
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.hopper import NOTHING, ORIGIN, Lowered, lowered, mesh
 from tests.codegen.nvptx.isa import Array
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 CONFIGURATIONS = (
     boxed((256, 256, 64), (2, 1, 1)),
@@ -285,6 +285,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
     assert (stored == this.turns).all()
 
 
+@quick_cases(9)
 @every_configuration
 def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     configuration: Configuration,
@@ -325,6 +326,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     assert WaitStores(0) in this.operations(WaitStores)
 
 
+@quick_cases(27)
 @narrow
 @pytest.mark.parametrize("tensor", ["C", "D"])
 def test_registers_and_memory_meet_element_by_element(configuration: Configuration, tensor: str):

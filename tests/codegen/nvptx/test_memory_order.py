@@ -13,7 +13,7 @@ from coordgraph.verification.memory_order.check import NAME
 from passes import Pass, Pipeline, SplitK, StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.codegen.nvptx.configurations import SCHEDULES
-from tests.support.sampling import cover, kinds
+from tests.support.sampling import cover, kinds, quick_cases
 
 REDUCTIONS: tuple[tuple[Pass, ...], ...] = (
     (StreamK(reduction="scatter"),),
@@ -52,6 +52,7 @@ def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
     return (*kinds(schedule), str(lowering), str(problem))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "lowering", "problem"),
     cover(0, product((*SCHEDULES, *REDUCTIONS), LOWERINGS, PROBLEMS), traits),
@@ -71,6 +72,7 @@ def test_no_schedule_is_refuted(
     assert verdict.outcome is Outcome.HOLDS, "\n".join(map(str, verdict.counterexamples))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "schedule",
     [

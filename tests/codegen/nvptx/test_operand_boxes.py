@@ -25,7 +25,7 @@ from tests.codegen.nvptx.hopper import LAUNCH, mesh, with_warp
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.epilogues import EPILOGUES
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 BIAS = EPILOGUES[0].function
 BYTES = {"bias": 2, "residual": 2}
@@ -100,6 +100,7 @@ def sizes(graph: KernelGraph, dims: list[str]) -> dict[str, int]:
     return {d: graph.coordinates[d].fixed_size for d in dims if d in graph.coordinates}
 
 
+@quick_cases(2)
 @every_case
 def test_threads_read_what_tma_has_loaded(
     schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int]
@@ -192,6 +193,7 @@ def load(
 SIZES = {"m": 300, "n": 520, "k": 300}
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("schedule", "tile", "cluster"),
     chosen((CASES[0], CASES[3], CASES[5]), CASES),
@@ -215,6 +217,7 @@ def test_the_ring_carries_operands(
     assert machine.operand_steps, "no operand was loaded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "tile", "cluster"), chosen(CASES[1:2], CASES), ids=str)
 def test_nothing_spills(schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int]):
     _, report = program(schedule, tile, cluster).assembled()

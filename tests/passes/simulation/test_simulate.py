@@ -158,6 +158,7 @@ def test_the_events_are_plain_columns():
     assert found.summary()["slot_seconds"]["multiply"] == found.seconds(Activity.MULTIPLY)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tiles_take_seconds():
     graph = scheduled("rasterize{width=8},two-tile-stream-k")
     simulate(graph, SQUARE)  # the first run also compiles the index expressions, so it is not timed
