@@ -64,6 +64,8 @@ QUICK = (
     boxed((256, 160, 64), (2, 1, 1), "nt", DataParallel(persistent=True)),
     boxed((128, 144, 64), layout="tt", schedule=StreamK(owner="last"), types=("bf16", "f16")),
     boxed((256, 128, 64), layout="tn", schedule=DataParallel(), vector=1),
+    boxed((128, 88, 64), layout="nn", schedule=StreamK(owner="last")),
+    boxed((40, 128, 64), layout="tt", schedule=TwoTileStreamK()),
     boxed((64, 256, 64), layout="nn", schedule=TwoTileStreamK(owner="last")),
     boxed((16, 256, 64), layout="nn", schedule=StreamK(owner="last"), types=("f16", "f16")),
     boxed((32, 128, 64), layout="nt", schedule=DataParallel(), types=("bf16", "f32")),

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from sympy import Dummy
+from sympy import And, Dummy
 
 from codegen.emit.arguments import KERNEL_NAME
 from codegen.emit.elements import Arithmetic
@@ -261,6 +261,9 @@ class CudaWalker(TableWalker):
         source, inside = self._address(node, op.source)
         target, exists = self._address(node, op.destination)
         size = op.width * self._element(op.source).bytes
+        whole, found = (And.make_args(node.place(d).guard) for d in (op.destination, op.source))
+        if {*found} <= {*whole}:
+            inside = True  # `exists` implies it
         if exists is True:
             self._copy(source, target, inside, size, op)
             return
