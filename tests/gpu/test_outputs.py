@@ -81,6 +81,9 @@ def test_results(schedule: str, tile: tuple[int, int, int], target: str):
         (LowerToHopper(cluster_n=2), (128, 256, 64)),
         (LowerToHopper(cluster_k=2), (64, 64, 128)),
         (LowerToHopper(boxed_operands=False), (128, 256, 64)),
+        (LowerToHopper(), (128, 88, 64)),
+        (LowerToHopper(), (64, 40, 64)),
+        (LowerToHopper(consumers="pingpong"), (64, 120, 64)),
     ],
     ids=str,
 )

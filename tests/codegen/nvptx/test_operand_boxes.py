@@ -44,6 +44,9 @@ CASES: tuple[Case, ...] = (
     ("two-tile-stream-k", (256, 256, 64), (2, 1, 1)),
     ("stream-k{owner=last}", (128, 256, 64), (1, 2, 1)),
     ("heterogeneous-tiles", (128, 128, 64), (1, 1, 1)),
+    # A row of a TMA box has 16 bytes, or it is a whole row of the tile.
+    ("data-parallel", (128, 88, 64), (1, 1, 1)),
+    ("stream-k", (64, 40, 64), (1, 1, 1)),
 )
 every_case = pytest.mark.parametrize(
     ("schedule", "tile", "cluster"), chosen((*CASES[:2], CASES[3], CASES[5]), CASES), ids=str
