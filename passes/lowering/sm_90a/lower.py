@@ -302,7 +302,7 @@ class LowerToHopper(Pass):
         size = dtype(graph.gemm.dtype).bytes
 
         def extent(division: Division, axis: int) -> int:
-            """Number of rows of A (axis M) or of columns of B (axis N) that TMA loads for a tile."""
+            """Number of rows of A (axis M) or columns of B (axis N) that TMA loads for a tile."""
             own = division.extent(axis)
             return in_boxes(own, size) if across_k(graph.gemm, axis) else own
 
