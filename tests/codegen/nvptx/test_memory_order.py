@@ -88,3 +88,13 @@ def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pa
     """
     graph = lower(Pipeline.parse(schedule)(Gemm("bf16").graph((64, 64, 64))))
     assert graph.check()[NAME].outcome is Outcome.HOLDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", [(128, 88, 64), (256, 176, 64), (40, 128, 64)])
+def test_threads_that_a_guard_excludes_access_nothing(tile: tuple[int, int, int]):
+    """Threads fill and copy chunks of 16 bytes that they do not divide evenly; none is refuted."""
+    for axis in ("k", "m"):
+        gemm = Gemm("bf16", grouped=True, group_axis=axis, transpose_a=axis == "k")
+        graph = LowerToHopper()(StreamK()(gemm.graph(tile)))
+        assert not graph.check(checks=[NAME]).refuted
