@@ -10,7 +10,7 @@ import pytest
 from coordgraph import Gemm, PassError
 from coordgraph.verification import Outcome
 from coordgraph.verification.memory_order.check import NAME
-from passes import Pass, Pipeline, SplitK, StreamK
+from passes import DataParallel, Pass, Pipeline, SplitK, StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.codegen.nvptx.configurations import SCHEDULES
 from tests.support.sampling import cover, kinds, quick_cases
@@ -96,5 +96,5 @@ def test_threads_that_a_guard_excludes_access_nothing(tile: tuple[int, int, int]
     """Threads fill and copy chunks of 16 bytes that they do not divide evenly; none is refuted."""
     for axis in ("k", "m"):
         gemm = Gemm("bf16", grouped=True, group_axis=axis, transpose_a=axis == "k")
-        graph = LowerToHopper()(StreamK()(gemm.graph(tile)))
+        graph = LowerToHopper()(DataParallel(persistent=True)(gemm.graph(tile)))
         assert not graph.check(checks=[NAME]).refuted
