@@ -26,12 +26,13 @@ from coordgraph.control.operations import (
     SendPartial,
     StoreTile,
 )
+from coordgraph.control.tickets import TakeTicket
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
 from coordgraph.integers.columns import Column
 from coordgraph.interpreter.formulas import Formula
 from coordgraph.interpreter.program import Program, program
-from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
+from coordgraph.interpreter.steps import Branch, DynamicLoop, Let, Loop, Step, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -201,6 +202,8 @@ class _Walk:
         self.env[code.workgroup] = np.arange(count)
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
+        self.tickets = 0
+        """How many tickets all workgroups have taken; a kernel has at most one counter."""
         self.last: list[Any] = [0, 0, 0, 0]
         """The output tile that each workgroup summed last, as four values: the number of the
         product, the tile's numbers along m and n, and the index of the tile's shape in `tilings`.
@@ -253,6 +256,8 @@ class _Walk:
                     self.run(step.orelse, lanes[~taken])
                 case Loop():
                     self.loop(step, lanes)
+                case DynamicLoop():
+                    self.dynamic(step, lanes)
 
     def loop(self, loop: Loop, lanes: Lanes) -> None:
         """Execute `loop` for the workgroups `lanes` until none of them has iterations left."""
@@ -275,6 +280,34 @@ class _Walk:
             index = index + advance
             left = index < stop
             lanes, index, stop = lanes[left], index[left], stop[left]
+
+    def dynamic(self, loop: DynamicLoop, lanes: Lanes) -> None:
+        """Execute a dynamic loop for the workgroups `lanes`, which take tickets in turn."""
+        start, stop = (np.broadcast_to(v, lanes.shape) for v in self.evaluate(loop.bounds, lanes))
+        index = start
+        while True:
+            inside = index < stop
+            lanes, index, stop = lanes[inside], index[inside], stop[inside]
+            if not len(lanes):
+                return
+            self.assign(loop.index, index, lanes)
+            self.assign(loop.following, stop, lanes)
+            self.run(loop.body, lanes)
+            index = np.broadcast_to(self.values(loop.following, lanes), lanes.shape)
+
+    def take_tickets(self, work: Work, lanes: Lanes) -> None:
+        """Give one ticket to each of the workgroups `lanes`, in the order of their numbers."""
+        first, count = self.evaluate(work.ticket, lanes)
+        taken = self.tickets + np.arange(len(lanes))
+        # the counter of `count` tickets starts again at 0 after the last of them
+        least = np.maximum(count, 1)
+        self.tickets += len(lanes)
+        self.assign(work.following, first + taken % least, lanes)
+
+    def values(self, place: int, lanes: Lanes) -> Any:
+        """The values of a variable for the workgroups `lanes`: an array, or one integer."""
+        found = self.env[place]
+        return found[lanes] if isinstance(found, np.ndarray) else found
 
     def accumulate(self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column) -> None:
         """Record a loop that sums k tiles: a step for each range of consecutive k tiles."""
@@ -383,6 +416,8 @@ class _Walk:
                 (slot,) = self.evaluate(work.slot, lanes)
                 *tile, tiling = self.of_lanes(lanes)
                 self.record(lanes, StepKind.ADD, tiling, tile, 0, 1, slot=slot)
+            case TakeTicket():
+                self.take_tickets(work, lanes)
             case _:
                 pass
 

@@ -38,13 +38,14 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
+from coordgraph.control.tickets import DynamicFor, TakeTicket, following
 from coordgraph.control.timeline import Begin
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
 from coordgraph.interpreter.formulas import Environment, Formula, Slots
 from coordgraph.interpreter.indices import free_indices, size_of
 from coordgraph.interpreter.lookups import READ, lookups
-from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
+from coordgraph.interpreter.steps import Branch, DynamicLoop, Let, Loop, Step, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.products import product_order, ragged_axes
 
@@ -62,6 +63,7 @@ WORK = (
     CollectPartial,
     Epilogue,
     StoreTile,
+    TakeTicket,
 )
 
 
@@ -147,7 +149,7 @@ class Program:
         """The expressions of all loop bounds, conditions and assigned values, in program order."""
         for step in self._every():
             match step:
-                case Loop():
+                case Loop() | DynamicLoop():
                     yield from step.bounds.roots
                 case Branch():
                     yield from step.condition.roots
@@ -174,6 +176,10 @@ class Program:
                 assert node.loop is not None
                 self.slots.add(node.loop.symbol)
                 yield Loop(self, node, self._compile(node.body))
+            case DynamicFor(dim=dim, symbol=symbol):
+                self.slots.add(symbol)
+                self.slots.add(following(dim))
+                yield DynamicLoop(self, node, self._compile(node.body))
             case If() | Inside():
                 assert node.condition is not None
                 yes, no = self._compile(node.body), self._compile(node.orelse)

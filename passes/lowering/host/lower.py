@@ -32,6 +32,7 @@ from coordgraph.control.operations import (
     SetCoordinate,
     StoreTile,
 )
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.tensors import dtype
 from coordgraph.tilings import Tiling, Tilings
@@ -162,6 +163,9 @@ class _Lowering:
                         if op.dim == SHARE:
                             op = replace(op, stop=Integer(self.shares))
                         _, inside = scope.enter_for(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case DynamicFor():
+                        _, inside = scope.enter_dynamic(op)
                         yield op.with_body(*self.body(op.body, inside))
                     case SetCoordinate():
                         _, inside = scope.enter_set(op)
