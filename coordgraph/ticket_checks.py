@@ -19,12 +19,18 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.control.resolve import Node
-from coordgraph.control.tickets import DynamicFor, ReadTicket, TakeTicket
+from coordgraph.control.tickets import (
+    DynamicFor,
+    FetchTicket,
+    PassTicket,
+    ReadTicket,
+    TakeTicket,
+)
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import symbols_of
 from coordgraph.kernel import KernelGraph
 
-__all__ = ["problems_of_tickets", "unproved_loops"]
+__all__ = ["problems_of_lowered_tickets", "problems_of_tickets", "unproved_loops"]
 
 AROUND = (Kernel, Scope, SetCoordinate)
 """Operations that may contain a dynamic loop: they execute their bodies once."""
@@ -52,6 +58,25 @@ def problems_of_tickets(graph: KernelGraph) -> Iterator[str]:
         yield "a TakeTicket is not directly in the body of a DynamicFor; move it there"
     if graph.control.of_kind(ReadTicket):
         yield "a ReadTicket belongs to a lowered graph; use TakeTicket in a scheduled graph"
+
+
+def problems_of_lowered_tickets(graph: KernelGraph) -> Iterator[str]:
+    """Error messages about the dynamic loops of a lowered graph; none if their form is correct."""
+    follow, found = (TakeTicket, ReadTicket), 0
+    for loop in graph.control.of_kind(DynamicFor):
+        own = [op for op in loop.body if isinstance(op, follow) and op.dim == loop.dim]
+        found += len(own)
+        if len(own) != 1:
+            yield (
+                f"DynamicFor {loop.dim}: its body has {len(own)} operations TakeTicket or "
+                f"ReadTicket of '{loop.dim}', and needs exactly one, which computes the next index"
+            )
+    if found != sum(isinstance(op, follow) for op in graph.control.operations):
+        yield "a TakeTicket or ReadTicket is not directly in the body of its DynamicFor; move it"
+    fetched = {op.ticket for op in graph.control.of_kind(FetchTicket)}
+    for op in graph.control.of_kind(PassTicket):
+        if op.ticket not in fetched:
+            yield f"PassTicket: no FetchTicket takes the ticket '{op.ticket}'; add one before it"
 
 
 def _outside(op: Operation, allowed: tuple[type[Operation], ...]) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 Control flow of a lowered graph depends on launch parameters, tables and the numbers of workgroup
 and thread, not on values that threads exchange. So the steps of every thread are computed before an
-interleaving is chosen. They are computed for all threads of a workgroup together: the value of a
-symbol is an integer, or an array with an element for each thread. An unrolled loop whose body only
-accesses memory is one step: the values of its loop index lie along one more axis of the array,
-before all other axes.
+interleaving is chosen. The exception is a dynamic loop, whose indices are tickets: its steps are
+those of one assignment of tickets, in which workgroups take them in turn.
+
+Steps are computed for all threads of a workgroup together: the value of a symbol is an integer, or
+an array with an element for each thread. An unrolled loop whose body only accesses memory is one
+step: the values of its loop index lie along one more axis of the array, before all other axes.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from coordgraph.control.effects import (
     AwaitPhase,
     ChangeFlag,
     Converge,
+    DrawTicket,
     Effect,
     Initialise,
     Kind,
@@ -50,6 +53,7 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.control.resolve import Node
+from coordgraph.control.tickets import DynamicFor, ReadTicket, following
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.errors import VerifyError
 from coordgraph.integers import symbols_of, tables_in
@@ -221,6 +225,8 @@ class Walk:
         match node.op:
             case For() as op:
                 self._loop(node, op, mask)
+            case DynamicFor() as op:
+                self._dynamic(node, op, mask)
             case If() | Inside():
                 self._branch(node, mask)
             case Assign() as op:
@@ -250,6 +256,8 @@ class Walk:
                 self.run(node.body, mask)
                 self._roles.pop()
             case op:
+                if isinstance(op, ReadTicket):
+                    self._follow(node, op, mask)
                 self._read_for(op, mask)
                 if found := self.formulas.known(node, "effects", partial(effects, op)):
                     self._record(node, found, mask)
@@ -327,18 +335,52 @@ class Walk:
             inside = mask & going if isinstance(going, np.ndarray) else mask
             if not (going if isinstance(going, bool) else inside.any()):
                 break
-            self._iterations += 1
-            if self._iterations > MOST_ITERATIONS:
-                raise TooLarge(
-                    f"a workgroup executes more than {MOST_ITERATIONS} iterations of loops, such "
-                    f"as that over {op.dim}"
-                )
+            self._iterate(op.dim)
             with self._bound(loop.symbol, index):
                 self.run(node.body, inside)
                 index = index + self.value(loop.step, inside)
                 if isinstance(index, np.ndarray):
                     index = uniform(index, inside)
         self._loops.pop()
+
+    def _dynamic(self, node: Node, op: DynamicFor, mask: Array) -> None:
+        loop = node.loop
+        assert loop is not None
+        index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
+        self._loops.append((op.dim, loop.symbol))
+        while True:
+            going = index < stop
+            inside = mask & going if isinstance(going, np.ndarray) else mask
+            if not (going if isinstance(going, bool) else inside.any()):
+                break
+            self._iterate(op.dim)
+            # without a `ReadTicket` in the body, the loop ends
+            with self._bound(loop.symbol, index), self._bound(following(op.dim), stop):
+                self.run(node.body, inside)
+                index = self.env[following(op.dim)]
+                if isinstance(index, np.ndarray):
+                    index = uniform(index, inside)
+        self._loops.pop()
+
+    def _follow(self, node: Node, op: ReadTicket, mask: Array) -> None:
+        """Set the next index of a dynamic loop, as if all workgroups took tickets in turn."""
+        size, resolve = self.graph.workgroup.size, node.scope.resolve
+        first = self.formulas.known(node, "first", partial(resolve, op.first))
+        turn = self.value(node.place(op.turn).values[0], mask)
+        ticket = self.env[self.graph.workgroup.symbol] + turn * self.value(size, mask)
+        symbol = following(op.dim)
+        found = self.value(first, mask) + ticket
+        before = self.env[symbol]
+        self.env[symbol] = found if mask.all() else np.where(mask, found, before)
+
+    def _iterate(self, dim: str) -> None:
+        """Count one iteration of a loop over `dim`; raise `TooLarge` if there are too many."""
+        self._iterations += 1
+        if self._iterations > MOST_ITERATIONS:
+            raise TooLarge(
+                f"a workgroup executes more than {MOST_ITERATIONS} iterations of loops, such "
+                f"as that over {dim}"
+            )
 
     def _at_once(self, node: Node) -> bool:
         return bool(self.formulas.known(node, "at once", partial(accesses_only, node)))
@@ -411,6 +453,9 @@ class Walk:
                 yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
             case TakeFlag(flag=flag):
                 yield "place", node.place(flag).values[0]
+            case DrawTicket(counter=counter, count=count):
+                yield "place", node.place(counter).values[0]
+                yield "count", node.scope.resolve(count)
             case _:
                 return
 
