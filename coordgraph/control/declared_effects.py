@@ -229,12 +229,13 @@ def _(op: tickets.FetchTicket) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: tickets.PassTicket) -> tuple[Effect, ...]:
-    return (Access(Kind.WRITE, op.destination, 1),)
+    return (Access(Kind.WRITE, op.destination, 1, rank=op.rank),)
 
 
 @effects.register
 def _(op: tickets.ReadTicket) -> tuple[Effect, ...]:
-    return (Access(Kind.READ, op.source, 1),)
+    # A shuffle broadcasts the word in each warp, so it waits for the loads of all lanes.
+    return (Access(Kind.READ, op.source, 1), Converge())
 
 
 @effects.register

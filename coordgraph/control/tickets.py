@@ -139,12 +139,19 @@ class PassTicket(Operation):
     Args:
         ticket: the name of the register that holds the ticket.
         destination: the dimension of shared memory whose index selects the word to write.
+        rank: the rank in the cluster of the workgroup whose shared memory is written; None for the
+            executing workgroup.
     """
 
     ticket: str
     destination: str
+    rank: Expr | None = None
 
     ROLES = ("destination",)
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            object.__setattr__(self, "rank", sympify(self.rank))
 
 
 @dataclass(frozen=True)
