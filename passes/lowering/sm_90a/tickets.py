@@ -37,7 +37,7 @@ __all__ = ["Tickets"]
 
 RING = Ring("ticket", "ticket.stage", "ticket.full", "ticket.empty")
 """The ring of words through which tickets are passed; its steps are the tickets of a workgroup."""
-SLOTS = 4
+SLOTS = 2
 """Number of words of the ring: the producer may be this many tiles ahead of the consumers, which
 matters if tiles have few k tiles."""
 RECEIVER = "ticket.receiver"
