@@ -105,7 +105,7 @@ class Memory:
         return int(self.flat[flag[0]][flag[1]])
 
     def take_ticket(self, counter: tuple[str, int], count: int) -> int:
-        """Increment a counter, or set it to 0 if it is `count - 1` or more; return its old value.
+        """Increment a counter, or set it to 0 after the last ticket; return its old value.
 
         Args:
             counter: the counter, as (tensor, offset).
@@ -147,8 +147,8 @@ class Memory:
             elif t.role is Role.COUNTERS:
                 for at in map(int, np.flatnonzero(self.flat[t.name])):
                     message = (
-                        f"counter {t.name}[{at}] is {self.value((t.name, at))} at the end, and must "
-                        "be 0 for the next launch; correct TakeTicket.count"
+                        f"counter {t.name}[{at}] is {self.value((t.name, at))} at the end, and "
+                        "must be 0 for the next launch; correct TakeTicket.count"
                     )
                     yield Fault("fix-up", message)
             elif t.role is Role.SUMS and self.flat[t.name].any():

@@ -131,10 +131,8 @@ class _Writer:
                     yield f"uint {identifier(op.name)} = {to_c(value, before)};"
                 case If() | Inside():
                     yield from self._branch(op, scope, seen)
-                case For():
+                case For() | DynamicFor():
                     yield from self._for(op, scope, seen)
-                case DynamicFor():
-                    yield from self._dynamic(op, scope, seen)
                 case Counter():
                     counted = self.body(op.body, scope.enter_counter(op), seen)
                     yield from _braces([f"uint {identifier(op.dim)} = 0;", *counted])
@@ -157,7 +155,10 @@ class _Writer:
                 case _:
                     yield from self._other(op, scope, seen)
 
-    def _for(self, op: For, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+    def _for(self, op: For | DynamicFor, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        if isinstance(op, DynamicFor):
+            yield from self._dynamic(op, scope, seen)
+            return
         loop, inside = scope.enter_for(op)
         if op.unroll:
             yield "#pragma unroll"

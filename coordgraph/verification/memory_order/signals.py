@@ -178,9 +178,7 @@ class Signals:
         agent.clock.add(event)
         flag.ordered |= event
 
-    def _draw(
-        self, agent: Agent, step: Step, number: int, effect: DrawTicket, place: int
-    ) -> None:
+    def _draw(self, agent: Agent, step: Step, number: int, effect: DrawTicket, place: int) -> None:
         event = self.log.add(agent, step, effect, "", "flag", effect.counter, place)
         self.log.launched(agent)
         agent.clock.add(event)

@@ -12,7 +12,7 @@ step: the values of its loop index lie along one more axis of the array, before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from sympy import Symbol, sympify
-from sympy.core.basic import Basic
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.declared_effects import effects
@@ -56,9 +55,8 @@ from coordgraph.control.resolve import Node
 from coordgraph.control.tickets import DynamicFor, ReadTicket, following
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.errors import VerifyError
-from coordgraph.integers import symbols_of, tables_in
-from coordgraph.integers.columns import compile_columns
 from coordgraph.kernel import KernelGraph
+from coordgraph.verification.memory_order.compiled_values import Formulas
 from coordgraph.verification.memory_order.thread_values import (
     WARP,
     Array,
@@ -75,53 +73,12 @@ from coordgraph.verification.memory_order.thread_values import (
     uniform,
 )
 
-__all__ = ["Formulas", "Place", "Step", "Walk"]
+__all__ = ["Place", "Step", "Walk"]
 
 MOST_STEPS = 1 << 14
 """Largest number of steps of a workgroup; a workgroup with more steps counts as an endless loop."""
 MOST_ITERATIONS = 1 << 16
 """Largest number of iterations of a workgroup, summed over all its loops that are not unrolled."""
-
-
-class Formulas:
-    """Compiles expressions to functions of arrays, once for all workgroups."""
-
-    def __init__(self) -> None:
-        self._compiled: dict[Basic, tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]] = {}
-        self._known: dict[tuple[Node, str], Any] = {}
-        self._tables: dict[Basic, tuple[str, ...]] = {}
-
-    def tables(self, expr: Basic) -> tuple[str, ...]:
-        """The names of the tables that an expression reads."""
-        if expr not in self._tables:
-            self._tables[expr] = tuple(sorted(symbol.name for symbol in tables_in(expr)))
-        return self._tables[expr]
-
-    def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
-        """The cached result of `make()`, which is called only once for each node and name."""
-        if (node, name) not in self._known:
-            self._known[node, name] = make()
-        return self._known[node, name]
-
-    def value(self, expr: Basic, env: Mapping[Symbol, Value]) -> Value:
-        """Evaluate an expression or a condition for the values of its symbols in `env`.
-
-        Raises:
-            VerifyError: a symbol has no value.
-        """
-        if expr not in self._compiled:
-            symbols = tuple(sorted({*symbols_of(expr), *tables_in(expr)}, key=str))
-            self._compiled[expr] = compile_columns([expr], symbols), symbols
-        function, symbols = self._compiled[expr]
-        try:
-            values = [env[symbol] for symbol in symbols]
-        except KeyError as missing:
-            raise VerifyError(
-                f"the symbol {missing} has no value where {expr} is used; bind it with For, "
-                "SetCoordinate or Assign around this use"
-            ) from None
-        (found,) = function(*values)
-        return found
 
 
 @dataclass(slots=True)
@@ -223,10 +180,8 @@ class Walk:
     def _execute(self, node: Node, mask: Array) -> None:
         symbol, self._here = self.graph.coordinates.symbol, node.op
         match node.op:
-            case For() as op:
-                self._loop(node, op, mask)
-            case DynamicFor() as op:
-                self._dynamic(node, op, mask)
+            case For() | DynamicFor():
+                self._loop(node, node.op, mask)
             case If() | Inside():
                 self._branch(node, mask)
             case Assign() as op:
@@ -256,15 +211,18 @@ class Walk:
                 self.run(node.body, mask)
                 self._roles.pop()
             case op:
-                if isinstance(op, ReadTicket):
-                    self._follow(node, op, mask)
-                self._read_for(op, mask)
+                self._read_for(node, op, mask)
                 if found := self.formulas.known(node, "effects", partial(effects, op)):
                     self._record(node, found, mask)
                 self.run(node.body, mask)
 
-    def _read_for(self, op: Operation, mask: Array) -> None:
-        """Record that the threads of `mask` read the tables which `op`'s expressions read."""
+    def _read_for(self, node: Node, op: Operation, mask: Array) -> None:
+        """Record that the threads of `mask` read the tables which `op`'s expressions read.
+
+        A `ReadTicket` gets its ticket.
+        """
+        if isinstance(op, ReadTicket):
+            self._follow(node, op, mask)
         parameters = self.graph.parameters
         every = {table.name: table for table in parameters.tables}
         if isinstance(op, Tabulate) and (step := every[op.table].step) is not None:
@@ -310,7 +268,10 @@ class Walk:
         if before is None:
             del self.env[symbol]
 
-    def _loop(self, node: Node, op: For, mask: Array) -> None:
+    def _loop(self, node: Node, op: For | DynamicFor, mask: Array) -> None:
+        if isinstance(op, DynamicFor):
+            self._dynamic(node, op, mask)
+            return
         loop = node.loop
         assert loop is not None
         index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
@@ -429,9 +390,7 @@ class Walk:
         `value` for the value of a flag.
         """
         match effect:
-            case Asynchronous(barrier=barrier) if barrier:
-                yield "place", node.place(barrier).values[0]
-            case Initialise(barrier=barrier):
+            case Asynchronous(barrier=barrier) | Initialise(barrier=barrier) if barrier:
                 yield "place", node.place(barrier).values[0]
             case Arrive(barrier=barrier, expected=expected, rank=rank):
                 yield "place", node.place(barrier).values[0]
@@ -453,9 +412,9 @@ class Walk:
                 yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
             case TakeFlag(flag=flag):
                 yield "place", node.place(flag).values[0]
-            case DrawTicket(counter=counter, count=count):
-                yield "place", node.place(counter).values[0]
-                yield "count", node.scope.resolve(count)
+            case DrawTicket():
+                yield "place", node.place(effect.counter).values[0]
+                yield "count", node.scope.resolve(effect.count)
             case _:
                 return
 

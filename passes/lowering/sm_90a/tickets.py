@@ -104,7 +104,7 @@ class Tickets:
         return (), (If(equal(loop.symbol, late), (take,)),)
 
     def produced(self, c: CoordinateEditor, body: Body) -> Body:
-        """Lower the dynamic loop in the producer's operations `body`: pass tickets and read them."""
+        """Lower the dynamic loop in the producer's operations `body`: it passes tickets."""
         if self.take is None:
             return body
         return self._replaced(body, (*self._pass(c), *self._read(self.take)))

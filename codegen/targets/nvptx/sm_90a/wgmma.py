@@ -100,8 +100,7 @@ class HopperInstructions(Instructions):
             rank: the rank of the CTA in the cluster, which may be this CTA's own.
         """
         text = (
-            "{ .reg .b32 a; mapa.shared::cluster.u32 a, $1, $2; "
-            "st.shared::cluster.u32 [a], $0; }"
+            "{ .reg .b32 a; mapa.shared::cluster.u32 a, $1, $2; st.shared::cluster.u32 [a], $0; }"
         )
         self.asm(text, "r,r,r", [word, shared, rank], VOID, pure=False)
 
