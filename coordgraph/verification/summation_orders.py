@@ -30,7 +30,7 @@ from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.program import Program
 from coordgraph.interpreter.steps import Loop, Work
-from coordgraph.interpreter.tickets import Tickets, execute_in_turn
+from coordgraph.interpreter.traced_tickets import Tickets, execute_in_turn
 from coordgraph.interpreter.tracing import OutputTile
 from coordgraph.interpreter.walking import Budget, Fuel, walk
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.lockstep import StepKind, Steps
-from passes.simulation.dynamic_tiles import DynamicTiles
 from passes.simulation.events import NONE, Activity, Events, Recorder
 from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.sharing import Sharing
+from passes.simulation.taken_tiles import TakenTiles
 from passes.simulation.work import Kernel, Setup, TileWork
 
 __all__ = ["Engine"]
@@ -81,7 +81,7 @@ class Engine:
         self.borders: list[int] = borders.tolist()
         self.ends = self.borders[1:]
         """For each workgroup, the end of the steps that it executes without taking a tile."""
-        self.tiles = DynamicTiles(steps) if dynamic else None
+        self.tiles = TakenTiles(steps) if dynamic else None
         if self.tiles is not None:
             self.ends = self.tiles.first_ends
         self.recorder = Recorder(steps)

@@ -48,6 +48,8 @@ class Signals:
         self.log, self.early = log, early
         self.mbarriers: dict[tuple[int, str, int], Mbarrier] = {}
         self.flags: dict[tuple[str, int], Flag] = {}
+        self.drawn: dict[tuple[str, int], int] = {}
+        """How many tickets were taken, by (counter, index)."""
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
         """Perform an effect for a simulated thread; yield an event while the thread waits."""
@@ -184,6 +186,14 @@ class Signals:
         agent.clock.add(event)
         counter = self.flags.setdefault((effect.counter, place), Flag())
         count = value_of(step, number, "count", agent)
+        taken = self.drawn[effect.counter, place] = agent.weight + self.drawn.get(
+            (effect.counter, place), 0
+        )
+        if taken > count:
+            raise Conflict(
+                f"the launch takes more than {count} tickets, so a ticket is given twice; take one "
+                "ticket for each index of the loop"
+            )
         for _ in range(agent.weight):
             by = next_value(counter.value, count) - counter.value
             counter.add(by, agent.clock, event, None)

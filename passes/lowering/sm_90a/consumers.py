@@ -46,7 +46,7 @@ from passes.lowering.sm_90a.partials import Fixup
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.sm_90a.shares import scatter
 from passes.lowering.sm_90a.tails import Tails
-from passes.lowering.sm_90a.tickets import Tickets
+from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile
 from passes.lowering.sm_90a.turns import Turns, multiplies
 from passes.lowering.sm_90a.warpgroups import ClusterSum, add_accumulator
@@ -80,7 +80,7 @@ class Consumer:
         reads_c: bool,
         boxes: bool,
         located: tuple[str, ...],
-        tickets: Tickets,
+        tickets: TicketRing,
     ) -> None:
         self.c, self.stages, self.tickets = c, stages, tickets
         self.division = tiles[0].division  # tiles of all shapes use equally many warpgroups

@@ -69,7 +69,7 @@ from passes.lowering.sm_90a.registers import no_registers, streamed
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
-from passes.lowering.sm_90a.tickets import Tickets
+from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.sm_90a.warpgroups import ClusterSum
 from passes.lowering.ticket_exchange import no_dynamic_loop
@@ -303,7 +303,7 @@ class LowerToHopper(Pass):
         stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = architecture_of(self.architecture).shared_bytes
         small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
-        small += Tickets.bytes(graph)
+        small += TicketRing.bytes(graph)
         small += max(d.row_bytes(graph.gemm) for d in divisions)
         other = max(BARRIER_BYTES, -(-small // BARRIER_BYTES) * BARRIER_BYTES)
         other += max(ClusterSum.bytes(division) for division in divisions)
@@ -328,7 +328,7 @@ class LowerToHopper(Pass):
             located = self._located(graph)
             width = min(self.vector or PAIR, PAIR)
             boxes = self.boxed_operands
-            tickets = Tickets(graph, division, describes=bool(maps.tensors))
+            tickets = TicketRing(graph, division, describes=bool(maps.tensors))
             tickets.add(c)
             work = Consumer(c, graph, tiles, stages, width, self.reads_c, boxes, located, tickets)
             by_name = {tile.name: tile for tile in tiles}

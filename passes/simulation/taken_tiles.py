@@ -1,4 +1,4 @@
-"""`DynamicTiles`: output tiles that simulated workgroups take in the order of their numbers.
+"""`TakenTiles`: output tiles that simulated workgroups take in the order of their numbers.
 
 The steps of a launch assign tiles to workgroups as if all workgroups took them in turn. The
 simulation assigns each tile to the workgroup that is free first.
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from coordgraph.interpreter.lockstep import Steps
 from passes.simulation.events import Events
 
-__all__ = ["DynamicTiles"]
+__all__ = ["TakenTiles"]
 
 OF_TILE = ("workgroup", "tiling", "product", "m", "n")
 """Columns of `Steps` that are equal for all steps of one output tile."""
 
 
-class DynamicTiles:
+class TakenTiles:
     """The steps of each output tile of a launch, and which workgroup has taken the tile.
 
     Args:

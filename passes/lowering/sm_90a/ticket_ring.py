@@ -33,7 +33,7 @@ from passes.lowering.sm_90a.division import LANES, RANK, WARPS, Division
 from passes.lowering.sm_90a.ring import Ring
 from passes.lowering.ticket_exchange import SHARED, TICKET, fetched, taken_by, without_ticket
 
-__all__ = ["Tickets"]
+__all__ = ["TicketRing"]
 
 RING = Ring("ticket", "ticket.stage", "ticket.full", "ticket.empty")
 """The ring of words through which tickets are passed; its steps are the tickets of a workgroup."""
@@ -48,7 +48,7 @@ the next tile to the workgroup earlier; fewer hide less of the latency of the in
 WORD_BYTES = 4
 
 
-class Tickets:
+class TicketRing:
     """Lowers the dynamic loop of a graph; does nothing for a graph without one.
 
     Args:
