@@ -7,27 +7,13 @@ from typing import Any
 import pytest
 
 from codegen.targets.nvptx.driver import device
-from passes import DataParallel, Rasterize
+from tests.gpu.dynamic_kernels import SPECS
 from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel, shapes
 from tests.support.gpu import require_gpu
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
-DYNAMIC = (DataParallel(persistent=True, scheduler="dynamic"),)
-HOPPER = (
-    Spec(DYNAMIC, (128, 128, 64), "nt", target="sm_90a", cluster=(1, 1, 1)),
-    Spec(DYNAMIC, (128, 128, 64), "nn", target="sm_90a", cluster=(2, 1, 1)),
-    Spec(DYNAMIC, (256, 256, 64), "nt", target="sm_90a", cluster=(2, 2, 1)),
-    Spec(DYNAMIC, (64, 128, 128), "nt", target="sm_90a", cluster=(1, 1, 2)),
-    Spec(DYNAMIC, (64, 128, 64), "nt", target="sm_90a", cluster=(1, 1, 1), consumers="pingpong"),
-    Spec(DYNAMIC, (128, 128, 64), "tn", target="sm_90a", cluster=(2, 1, 1), consumers="pingpong"),
-)
-SPECS = (
-    Spec(DYNAMIC, (64, 64, 32), "nn", target="sm_80"),
-    Spec((Rasterize(width=4), *DYNAMIC), (128, 64, 32), "nt", "f16", target="sm_80"),
-    *HOPPER,
-)
 every_kernel = pytest.mark.parametrize("spec", SPECS, ids=str)
 SHAPE = (1032, 1288, 520)
 

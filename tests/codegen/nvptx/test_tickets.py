@@ -14,6 +14,8 @@ from coordgraph.control.tickets import FetchTicket, PassTicket, ReadTicket
 from coordgraph.verification import Outcome
 from passes import DataParallel
 from passes.lowering import LowerToHopper, LowerToTensorCores
+from tests.gpu.dynamic_kernels import SPECS
+from tests.gpu.kernels import Spec
 from tests.support.ptxas import assert_clean
 
 DYNAMIC = DataParallel(persistent=True, scheduler="dynamic")
@@ -38,6 +40,15 @@ def test_the_ticket_is_taken_between_main_loop_and_epilogue():
 )
 def test_kernels_assemble_without_spills(tile: tuple[int, int, int]):
     assert_clean(program(tile).report())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_the_kernels_of_the_gpu_tests_assemble(spec: Spec):
+    variant = (Vectors(0, 0, 0), "wgmma" if spec.cluster else "mma.sync", True)
+    made = CudaProgram(spec.graph, spec.target, *variant, watchdog=True, lowering=spec.lowering)
+    assert_clean(made.assembled()[1])
 
 
 def test_no_data_race_is_found():
