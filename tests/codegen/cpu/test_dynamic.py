@@ -8,6 +8,7 @@ import pytest
 import codegen
 from coordgraph import Gemm
 from passes import DataParallel
+from tests.support.sampling import quick_cases
 
 DYNAMIC = DataParallel(persistent=True, scheduler="dynamic")
 
@@ -17,6 +18,7 @@ def kernel() -> codegen.Kernel:
     return codegen.compile(DYNAMIC(Gemm("f32").graph((16, 16, 16))), target="cpu")
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("workgroups", [1, 3, 16, 200])
 def test_every_launch_computes_d(kernel: codegen.Kernel, workgroups: int):
     """Later launches find the counter at 0, although more workgroups than tiles may run."""

@@ -24,7 +24,7 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 CONSUMERS = ("cooperative", "pingpong")
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("consumers", "cluster", "problem", "seed"),
     [*product(CONSUMERS, CLUSTERS, PROBLEMS, range(2))],
@@ -37,6 +37,7 @@ def test_every_tile_is_computed_once(
     assert machine.ticket == 0
 
 
+@pytest.mark.slow
 def test_which_workgroup_computes_a_tile_differs_from_run_to_run():
     def owners(schedule: str, seed: int) -> list[int]:
         machine = play(lowered(schedule, (1, 1), "cooperative"), (5, 2, 1, 2), seed)
@@ -67,7 +68,7 @@ def program(consumers: str, cluster_m: int) -> CudaProgram:
     return CudaProgram(graph, "sm_90a", *variant, lowering=lowering)
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(("consumers", "cluster_m"), [*product(CONSUMERS, (1, 2))])
 def test_kernels_assemble_without_spills(consumers: str, cluster_m: int):
@@ -80,6 +81,7 @@ def test_the_ticket_is_one_atomic_increment():
     assert ptx.index("griddepcontrol.wait") < ptx.index("atom.relaxed.gpu.global.inc.u32")
 
 
+@pytest.mark.slow
 def test_words_of_other_workgroups_of_the_cluster_are_written():
     ptx = program("cooperative", 2).ptx
     assert len(re.findall(r"st\.shared::cluster\.u32", ptx)) == 2

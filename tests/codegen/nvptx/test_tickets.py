@@ -17,6 +17,7 @@ from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.gpu.dynamic_kernels import SPECS
 from tests.gpu.kernels import Spec
 from tests.support.ptxas import assert_clean
+from tests.support.sampling import quick_cases
 
 DYNAMIC = DataParallel(persistent=True, scheduler="dynamic")
 
@@ -34,10 +35,9 @@ def test_the_ticket_is_taken_between_main_loop_and_epilogue():
     assert len(re.findall(r"atom\.relaxed\.gpu\.global\.inc\.u32", made.ptx)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize(
-    "tile", [(64, 64, 32), pytest.param((256, 128, 32), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("tile", [(64, 64, 32), (256, 128, 32)])
 def test_kernels_assemble_without_spills(tile: tuple[int, int, int]):
     assert_clean(program(tile).report())
 
@@ -58,6 +58,7 @@ def test_no_data_race_is_found():
     assert graph.check()["memory order"].outcome is Outcome.HOLDS
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("lowering", [LowerToTensorCores(), LowerToHopper()], ids=str)
 def test_a_loop_with_two_main_loops_is_refused(lowering: LowerToTensorCores | LowerToHopper):
     graph = DYNAMIC(Gemm("bf16").graph((64, 64, 64)))

@@ -17,6 +17,7 @@ from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.lockstep import StepKind, record_steps
 from coordgraph.interpreter.schedulers import SCHEDULERS, Shuffled
 from passes import DataParallel, Pipeline
+from tests.support.sampling import quick_cases
 
 DYNAMIC = DataParallel(persistent=True, scheduler="dynamic")
 PROBLEM = Gemm("f32").graph((4, 4, 4))
@@ -32,7 +33,7 @@ def operands(m: int, n: int, k: int) -> tuple[Array, Array]:
     return integers(m, k), integers(k, n)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.integers(1, 18), st.integers(1, 18), st.integers(1, 9), st.integers(1, 30), st.data())
 def test_d_is_the_same_in_every_order(m: int, n: int, k: int, workgroups: int, data: st.DataObject):
     """Workgroups take tickets in a random order; few of them may be resident at the same time."""
@@ -47,6 +48,7 @@ def test_d_is_the_same_in_every_order(m: int, n: int, k: int, workgroups: int, d
     assert not found.trace.faults
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_every_scheduler(scheduler: str):
     a, b = operands(19, 10, 6)
@@ -102,6 +104,7 @@ def test_a_counter_that_is_not_reset_is_an_error():
         interpret(graph, a, b, parameters={"workgroups": 3})
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "pipeline",
     ["rasterize{width=2}", "rasterize{order=hilbert}", "rasterize{width=3,snake=true}"],
