@@ -14,7 +14,7 @@ from functools import singledispatch
 from math import prod
 
 from coordgraph.control import asynchronous as hopper
-from coordgraph.control import lowered
+from coordgraph.control import lowered, tickets
 from coordgraph.control import row_reductions as rows
 from coordgraph.control.effects import (
     CLUSTER,
@@ -33,6 +33,7 @@ from coordgraph.control.effects import (
     ChangeFlag,
     Commit,
     Converge,
+    DrawTicket,
     Effect,
     Fence,
     Initialise,
@@ -224,6 +225,22 @@ def _(op: lowered.TakeFlag) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.ClearFlag) -> tuple[Effect, ...]:
     return (ChangeFlag(op.flag, value=0, release=False),)
+
+
+@effects.register
+def _(op: tickets.FetchTicket) -> tuple[Effect, ...]:
+    return (DrawTicket(op.counter, op.count),)
+
+
+@effects.register
+def _(op: tickets.PassTicket) -> tuple[Effect, ...]:
+    return (Access(Kind.WRITE, op.destination, 1, rank=op.rank),)
+
+
+@effects.register
+def _(op: tickets.ReadTicket) -> tuple[Effect, ...]:
+    # A shuffle broadcasts the word in each warp, so it waits for the loads of all lanes.
+    return (Access(Kind.READ, op.source, 1), Converge())
 
 
 @effects.register

@@ -30,6 +30,7 @@ __all__ = [
     "ChangeFlag",
     "Commit",
     "Converge",
+    "DrawTicket",
     "Effect",
     "Fence",
     "Initialise",
@@ -289,6 +290,19 @@ class TakeFlag:
 
 
 @dataclass(frozen=True)
+class DrawTicket:
+    """Increment a counter in device memory atomically, with relaxed order; its old value is kept.
+
+    Args:
+        counter: the dimension whose index selects the counter.
+        count: the number of tickets of a launch: the counter becomes 0 instead of `count`.
+    """
+
+    counter: str
+    count: Expr
+
+
+@dataclass(frozen=True)
 class AwaitEarlier:
     """Wait until earlier launches in the stream have ended (`griddepcontrol.wait`)."""
 
@@ -308,5 +322,6 @@ Effect = (
     | ChangeFlag
     | AwaitFlag
     | TakeFlag
+    | DrawTicket
     | AwaitEarlier
 )

@@ -20,6 +20,7 @@ from passes.simulation.events import NONE, Activity, Events, Recorder
 from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.sharing import Sharing
+from passes.simulation.taken_tiles import TakenTiles
 from passes.simulation.work import Kernel, Setup, TileWork
 
 __all__ = ["Engine"]
@@ -41,10 +42,13 @@ class Engine:
         kernel: the cluster shape and the consumers with which the graph is compiled.
         setup: seconds from the launch and from the start of a workgroup until it multiplies.
         traffic: computes the bytes that main loops request from the L2 cache and read from DRAM.
+        dynamic: whether workgroups take output tiles from a counter: the first one that has
+            finished a tile takes the next one, whichever workgroup `steps` assigns it to.
 
     Attributes:
         slots: number of workgroups that run at the same time.
         recorder: the events that have been simulated so far.
+        tiles: with `dynamic`, the steps of each output tile; else None.
         now: the simulated time, in seconds since the launch began.
     """
 
@@ -56,6 +60,8 @@ class Engine:
         kernel: Kernel,
         setup: Setup,
         traffic: Traffic,
+        *,
+        dynamic: bool = False,
     ) -> None:
         self.works, self.setup, self.traffic = works, setup, traffic
         self.turns = kernel.turns
@@ -73,6 +79,11 @@ class Engine:
         self.seconds: list[float] = fixed_seconds(steps, works).tolist()
         borders = np.searchsorted(steps.workgroup, np.arange(count + 1))
         self.borders: list[int] = borders.tolist()
+        self.ends = self.borders[1:]
+        """For each workgroup, the end of the steps that it executes without taking a tile."""
+        self.tiles = TakenTiles(steps) if dynamic else None
+        if self.tiles is not None:
+            self.ends = self.tiles.first_ends
         self.recorder = Recorder(steps)
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.now = setup.launch
@@ -118,7 +129,14 @@ class Engine:
             if sent != NONE:
                 self._signal(sent)
             self._continue(workgroup, step)
-        return self.recorder.events(np.array(self.slot_of, np.int64))
+        slot_of = np.array(self.slot_of, np.int64)
+        events = self.recorder.events(slot_of)
+        return events if self.tiles is None else self.tiles.reassigned(events, slot_of)
+
+    @property
+    def executed(self) -> Steps:
+        """The steps of all workgroups, in the order in which the simulation executed them."""
+        return self.steps if self.tiles is None else self.tiles.executed
 
     def _wake(self, time: float, workgroup: int, step: int, sent: int = NONE) -> None:
         self.number += 1
@@ -148,7 +166,7 @@ class Engine:
             self.left -= 1
             self._dispatch(self.slot_of[workgroup], self.setup.later)
             return
-        kinds, stop, time = self.kinds, self.borders[workgroup + 1], self.now
+        kinds, stop, time = self.kinds, self.ends[workgroup], self.now
         while step < stop:
             kind = kinds[step]
             if kind == MULTIPLY or kind in WAITS:
@@ -167,11 +185,26 @@ class Engine:
             if kind == SEND:
                 self._wake(time, workgroup, step if step < stop else NONE, step - 1)
                 return
+        if self.tiles is not None:
+            if time > self.now:
+                self._wake(time, workgroup, stop)
+                return
+            if (following := self._take(workgroup)) != NONE:
+                self._continue(workgroup, following)
+                return
         self._leave(workgroup, time)
+
+    def _take(self, workgroup: int) -> int:
+        """The first step of the next output tile, which a workgroup takes; NONE if none is left."""
+        found = self.tiles.take(workgroup) if self.tiles is not None else None
+        if found is None:
+            return NONE
+        begin, self.ends[workgroup] = found
+        return begin
 
     def _leave(self, workgroup: int, time: float) -> None:
         """End a workgroup that has executed its steps, once its stores are done."""
-        last = self.borders[workgroup + 1] - 1
+        last = self.ends[workgroup] - 1
         until = time
         if self.kinds[last] == STORE:
             until += self.works[self.tilings[last]].drain
@@ -207,14 +240,17 @@ class Engine:
             False if nothing was simulated, because the steps from number `step` to the next main
             loop do more than finish and store the tile.
         """
-        following, stop = step, self.borders[workgroup + 1]
+        following, stop = step, self.ends[workgroup]
         while following < stop and self.kinds[following] != MULTIPLY:
             if self.kinds[following] not in ENDS:
                 return False
             following += 1
-        last = following == stop
+        finished = range(step, following)
+        if following == stop:
+            following = self._take(workgroup)
+        last = following == NONE
         time = self.now
-        for place in range(step, following):
+        for place in finished:
             until = time + self.seconds[place]
             self.recorder.of_step(time, until, place, behind=not last)
             time = until

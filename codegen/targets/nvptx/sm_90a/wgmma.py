@@ -91,6 +91,19 @@ class HopperInstructions(Instructions):
         letters = ",".join([ptx_letter(kind)] * len(values))
         self.asm(text, f"{letters},r,r", [*values, shared, rank], VOID, pure=False)
 
+    def store_word_at(self, word: ir.Value, shared: ir.Value, rank: ir.Value) -> None:
+        """Emit a store of a 32-bit integer to the shared memory of a CTA of the cluster.
+
+        Args:
+            word: the integer.
+            shared: the corresponding address in this CTA's shared memory.
+            rank: the rank of the CTA in the cluster, which may be this CTA's own.
+        """
+        text = (
+            "{ .reg .b32 a; mapa.shared::cluster.u32 a, $1, $2; st.shared::cluster.u32 [a], $0; }"
+        )
+        self.asm(text, "r,r,r", [word, shared, rank], VOID, pure=False)
+
     def cluster_barrier(self) -> None:
         """Emit a barrier of all threads of the cluster; threads of a warp may be diverged."""
         text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
