@@ -330,7 +330,7 @@ class _MainLoops:
         stop = self.first + self.count
         width = int(stop.max(initial=0)) + 1
         for panel in panels:
-            # Ranges as integers: sorted by panel and first k tile
+            # Ranges as integers, which are sorted by panel and then by first k tile.
             ranges = np.unique((panel * width + self.first) * width + stop)
             begin, end = np.divmod(ranges, width)
             same = begin[1:] // width == begin[:-1] // width

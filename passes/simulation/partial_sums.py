@@ -42,9 +42,10 @@ class PartialSums:
         """For each step that sends or receives, the number of its first partial sum."""
         self._counts: list[int] = steps.count.tolist()
         self._readers: list[int] = steps.readers.tolist()
-        self._sent: dict[int, list[float]] = {}
-        """For each partial sum, by its number: the time at which it is sent, once for each
-        workgroup that has still to receive it."""
+        self._sent: dict[int, float] = {}
+        """For each partial sum, by its number: the time at which it is sent."""
+        self._left: dict[int, int] = {}
+        """For each partial sum that has been sent: how many workgroups have still to receive it."""
         self._waiting: dict[int, list[int]] = {}
         """The workgroups that wait for a partial sum, by the number of the partial sum."""
         self.blocked: dict[int, Wait] = {}
@@ -56,7 +57,8 @@ class PartialSums:
             The waits for this partial sum. They are no longer `blocked`.
         """
         number = self._first[step]
-        self._sent[number] = [*self._sent.get(number, ()), *[time] * self._readers[step]]
+        self._sent[number] = time
+        self._left[number] = self._left.get(number, 0) + self._readers[step]
         if number not in self._waiting:
             return []
         return [self.blocked.pop(workgroup) for workgroup in self._waiting.pop(number)]
@@ -68,15 +70,16 @@ class PartialSums:
             The time when the last of them has been sent, `time` at the earliest. None if that is
             not known yet: then the workgroup is `blocked`.
         """
-        first, sent = self._first[step], self._sent
+        first, left = self._first[step], self._left
         numbers = range(first, first + self._counts[step])
         for number in numbers:
-            if not sent.get(number):
+            if not left.get(number):
                 self._waiting.setdefault(number, []).append(workgroup)
                 self.blocked[workgroup] = Wait(step, time, workgroup)
                 return None
         for number in numbers:
-            at = sent[number].pop()
+            left[number] -= 1
+            at = self._sent[number]
             if at > time:
                 time = at
         return time
