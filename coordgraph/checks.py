@@ -24,6 +24,7 @@ from coordgraph.control.operations import (
     StoreTile,
     accumulates,
 )
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
@@ -35,6 +36,7 @@ from coordgraph.lowered_checks import problems_of_lowered
 from coordgraph.symbol_checks import problems_of_symbols
 from coordgraph.tables import Table, TableNeed
 from coordgraph.tensor_checks import problems_of_tensors
+from coordgraph.ticket_checks import problems_of_tickets
 
 __all__ = ["CHECKS", "LEVELS", "check", "run_checks", "verify"]
 
@@ -291,7 +293,7 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
         bound = set(bound)
         for op in ops:
             inside = bound
-            if isinstance(op, For | SetCoordinate | Counter):
+            if isinstance(op, For | DynamicFor | SetCoordinate | Counter):
                 inside = bound | {graph.coordinates.symbol(op.dim)}
             if isinstance(op, Locate):
                 inside = bound | {graph.coordinates.symbol(dim) for dim in op.dims}
@@ -382,6 +384,7 @@ def _scheduled(graph: KernelGraph) -> Iterator[str]:
     if not graph.control.of_kind(MultiplyAccumulate):
         yield "the kernel has no MultiplyAccumulate, so it computes no product"
     yield from _tilings(graph)
+    yield from problems_of_tickets(graph)
 
 
 check("lowered")(problems_of_lowered)

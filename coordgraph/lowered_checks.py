@@ -11,6 +11,7 @@ from coordgraph.control.lowered import MultiplyFragments
 from coordgraph.control.operations import Kernel, MultiplyAccumulate, Operation, SetCoordinate
 from coordgraph.control.row_reductions import ReduceLanes
 from coordgraph.kernel import KernelGraph
+from coordgraph.ticket_checks import problems_of_lowered_tickets
 
 __all__ = ["problems_of_lowered"]
 
@@ -29,7 +30,7 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
     Operations must be those of threads, not of whole tiles. Every number of elements must be at
     least 1 and fit into the memory that is accessed. A constant index must be inside its dimension.
     Every `Advance` must be in the body of a `Counter`, whose index it increases. `ReduceLanes` must
-    merge lanes of one warp.
+    merge lanes of one warp. A dynamic loop must compute its next index once.
     """
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
         yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
@@ -49,6 +50,7 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
                 f"distances of {', '.join(map(str, DISTANCES))}; give these"
             )
     yield from _counters(graph.control.root.body, ())
+    yield from problems_of_lowered_tickets(graph)
 
 
 def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:

@@ -73,8 +73,9 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
 
 def _element_type(role: Role, gemm: GemmProblem) -> str | None:
     """The element type that a workspace with this role must have; None for other tensors."""
-    if role in (Role.FLAGS, Role.MAPS, Role.TIMELINE):
-        return "i32"  # flags, TMA descriptors and timeline records are arrays of 32-bit words
+    if role in (Role.FLAGS, Role.COUNTERS, Role.MAPS, Role.TIMELINE):
+        # flags, counters, TMA descriptors and timeline records are arrays of 32-bit words
+        return "i32"
     return gemm.accumulator if role in (Role.PARTIALS, Role.SUMS) else None
 
 

@@ -36,13 +36,16 @@ class Role(Enum):
     SUMS = "sums"
     """Workspace into which workgroups add partial sums atomically; zero at launch and at the
     end."""
+    COUNTERS = "counters"
+    """Workspace for counters of tickets (`coordgraph.control.tickets`), which are zero at launch
+    and when the kernel ends."""
     TIMELINE = "timeline"
     """Memory for the records of a kernel that was compiled with `timeline=True`."""
 
     @property
     def workspace(self) -> bool:
         """Whether the tensor is scratch memory of the kernel, which the caller does not give."""
-        return self in (Role.PARTIALS, Role.MAPS, Role.FLAGS, Role.SUMS, Role.TIMELINE)
+        return self in WORKSPACES
 
     @property
     def finishes(self) -> bool:
@@ -52,7 +55,7 @@ class Role(Enum):
     @property
     def zeroed(self) -> bool:
         """Whether the tensor must be zero before a launch and is zero again after the launch."""
-        return self in (Role.FLAGS, Role.SUMS)
+        return self in (Role.FLAGS, Role.SUMS, Role.COUNTERS)
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,14 @@ class Tensor:
         return count
 
 
-WORKSPACES = (Role.PARTIALS, Role.SUMS, Role.FLAGS, Role.MAPS, Role.TIMELINE)
+WORKSPACES = (
+    Role.PARTIALS,
+    Role.SUMS,
+    Role.FLAGS,
+    Role.COUNTERS,
+    Role.MAPS,
+    Role.TIMELINE,
+)
 """The roles of workspaces in the order in which a kernel takes them as arguments."""
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from codegen.toolchain import find_ptxas
 from tests.support.golden import Golden
 from tests.support.ptxas import HAS_WHEEL
-from tests.support.sampling import Slow, sample
+from tests.support.sampling import Slow, mark_slow_cases, sample
 
 # Matrices in tests are small. Threads of OpenBLAS that share two cores with other workers spin
 # while they wait for each other, which takes ten times as long as the product. NumPy reads this
@@ -82,9 +82,13 @@ def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
     return [] if slow and not Slow.collected else None
 
 
-# This hook runs last, so the sample is taken from the tests that -m and -k selected.
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Mark slow cases before -m and -k select tests; take the sample from those selected."""
+    mark_slow_cases(items)
+    yield
     count = config.getoption("--sample")
     if count is None:
         return

@@ -15,6 +15,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from tests.support.sampling import quick_cases
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("coordgraph", "passes", "codegen")
 WITHOUT_CYCLES = (*PACKAGES, "benchmarks")
@@ -126,6 +128,7 @@ def test_the_package_exists_and_is_typed(package: str):
     assert (ROOT / package / "py.typed").is_file()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_dependencies_point_down_only(package: str):
     assert not offenders(package, FORBIDDEN[package])
@@ -145,6 +148,7 @@ def test_the_scanner_sees_cycles():
     assert module_imports(modules).has_edge("p.d", "p.a")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("package", WITHOUT_CYCLES)
 def test_no_import_cycles(package: str):
     """No two modules import each other: code that both need belongs in a third module."""
@@ -157,6 +161,7 @@ OPERATORS = ("torch", "jax")
 """Packages of `GUESTS` that have a package of the same name in `codegen`, with operators for it."""
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_guests_are_imported_late(package: str):
     """Only `codegen.torch` and `codegen.jax` import a package of `GUESTS` at module level."""
@@ -168,6 +173,7 @@ def test_guests_are_imported_late(package: str):
     assert found == []
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("guest", OPERATORS)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_imports_the_operators_of_a_guest(package: str, guest: str):
@@ -179,6 +185,7 @@ def test_nothing_imports_the_operators_of_a_guest(package: str, guest: str):
     assert [(x, y) for x, y in found.edges() if y in ours and x not in ours] == []
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_is_imported_is_required(package: str):
     known = dependencies() | GUESTS | set(PACKAGES) | sys.stdlib_module_names
@@ -186,6 +193,7 @@ def test_what_is_imported_is_required(package: str):
     assert used <= known, f"missing from pyproject.toml: {sorted(used - known)}"
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("packages", "heavy"),
     [

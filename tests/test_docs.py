@@ -44,13 +44,22 @@ def page_name(path: Path) -> str:
 
 by_name = pytest.mark.parametrize("path", PAGES, ids=page_name)
 LONG = {
-    DOCS / "explanation" / f"{page}.md"
+    DOCS / f"{page}.md"
     for page in (
-        "choosing",
-        "groups/batches-and-groups",
-        "groups/lists",
-        "memory-traffic",
-        "schedules-compared",
+        "explanation/choosing",
+        "explanation/groups/batches-and-groups",
+        "explanation/groups/lists",
+        "explanation/groups/tables",
+        "explanation/memory-traffic",
+        "explanation/schedules-compared",
+        "how-to/deploy",
+        "how-to/gather-and-scatter-rows",
+        "how-to/multiply-batches-and-groups",
+        "how-to/multiply-slices",
+        "how-to/read-the-report",
+        "how-to/trace-a-kernel",
+        "how-to/use-an-epilogue",
+        "how-to/use-from-jax",
     )
 }
 """Pages that take seconds to run and show what other tests check; their tests are marked slow."""

@@ -23,6 +23,7 @@ from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.lowered import ApplyFragment
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
+from coordgraph.control.tickets import DynamicFor, following
 
 __all__ = ["Fragments", "Walker"]
 
@@ -90,6 +91,8 @@ class Walker:
         match node.op:
             case For():
                 self._for(node, node.op)
+            case DynamicFor():
+                self._dynamic(node, node.op)
             case If() | Inside():
                 self._if(node)
             case Assign():
@@ -199,6 +202,56 @@ class Walker:
         by = self.expressions.widen(self.number(op.by, node), 32, op.by, node.scope.ranges)
         value = self.builder.add(self.builder.load(slot, typ=I32), by, flags=("nuw", "nsw"))
         self.builder.store(value, slot)
+
+    # The following methods emit dynamic loops, whose next index is in a stack slot.
+
+    def _dynamic(self, node: Node, op: DynamicFor) -> None:
+        """Emit a dynamic loop; an operation of its body stores the next index by `follow`."""
+        assert node.loop is not None
+        symbol, b = node.loop.symbol, self.builder
+        start, stop = self.number(node.loop.start, node), self.number(node.loop.stop, node)
+        inside = node.body[0].scope.ranges if node.body else node.scope.ranges
+        bits = 32 if not self.widest and self.bounds.fits(symbol, inside) else 64
+        slot = self.fragments.slot(following(op.dim).name, 0, ir.IntType(bits))
+        b.store(self.expressions.widen(start, bits, node.loop.start, node.scope.ranges), slot)
+        limit = self.expressions.widen(stop, bits, node.loop.stop, node.scope.ranges)
+        head = b.append_basic_block(f"{symbol}.head")
+        body = b.append_basic_block(f"{symbol}.body")
+        done = b.append_basic_block(f"{symbol}.done")
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.load(slot, typ=slot.allocated_type)
+        b.cbranch(b.icmp_signed("<", index, limit), body, done)
+        b.position_at_end(body)
+        with self._branch():
+            self.values[symbol], self.values[following(op.dim)] = index, slot
+            self.enter_iteration(node)
+            self.run(node.body)
+        b.branch(head)
+        b.position_at_end(done)
+
+    def follow(self, node: Node, dim: str, first: Expr, ticket: ir.Value) -> None:
+        """Emit the next index of the enclosing dynamic loop over `dim`: `first` + `ticket`.
+
+        Args:
+            node: the operation that has the ticket.
+            dim: the dimension of the loop.
+            first: the index for ticket 0.
+            ticket: the ticket, as a 32-bit integer.
+        """
+        slot = self.values[following(dim)]
+        assert isinstance(slot, ir.AllocaInstr)
+        value, kind = node.scope.resolve(first), slot.allocated_type
+        base = self.expressions.widen(
+            self.number(value, node), kind.width, value, node.scope.ranges
+        )
+        wide = ticket if kind.width == 32 else self.builder.zext(ticket, kind)
+        self.builder.store(self.builder.add(base, wide), slot)
+
+    def last_ticket(self, node: Node, count: Expr) -> ir.Value:
+        """Emit `count` - 1, as a 32-bit integer: the ticket after which a counter becomes 0."""
+        value = node.scope.resolve(count - 1)
+        return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
 
     # The following methods emit loops, branches and scopes.
 

@@ -14,7 +14,7 @@ from functools import singledispatch
 from math import prod
 
 from coordgraph.control import asynchronous as hopper
-from coordgraph.control import lowered
+from coordgraph.control import lowered, tickets
 from coordgraph.control import row_reductions as rows
 from coordgraph.control.effects import (
     CLUSTER,
@@ -33,6 +33,7 @@ from coordgraph.control.effects import (
     ChangeFlag,
     Commit,
     Converge,
+    DrawTicket,
     Effect,
     Fence,
     Initialise,
@@ -47,9 +48,10 @@ from coordgraph.errors import VerifyError
 
 __all__ = ["effects"]
 
-ROW_BYTES_OF_LDMATRIX = 16
-"""Number of bytes in shared memory that one address of `ldmatrix` selects: one row of an 8x8 matrix
-of 16-bit values."""
+ROWS_OF_MATRIX, ROW_BYTES_OF_MATRIX = 8, 16
+"""ROWS_OF_MATRIX: number of rows of a matrix of `ldmatrix` and `stmatrix`; these instructions read
+the address of each row from one lane. ROW_BYTES_OF_MATRIX: number of bytes in shared memory that
+one such address selects: one row of an 8x8 matrix of 16-bit values."""
 GROUP_ROWS, DEPTH_BYTES = 8, 32
 """GROUP_ROWS: number of rows in a core matrix of wgmma. DEPTH_BYTES: extent of one wgmma along k,
 in bytes."""
@@ -91,15 +93,15 @@ def effects(op: Operation) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.CopyElements) -> tuple[Effect, ...]:
     moved = (
-        Access(Kind.READ, op.source, op.width),
-        Access(Kind.WRITE, op.destination, op.width),
+        Access(Kind.READ, op.source, op.width, guard=op.destination),
+        Access(Kind.WRITE, op.destination, op.width, guard=op.destination),
     )
     return (Asynchronous(moved, COPIES, proxy=False),) if op.asynchronous else moved
 
 
 @effects.register
 def _(op: lowered.FillElements) -> tuple[Effect, ...]:
-    return (Access(Kind.WRITE, op.destination, op.width),)
+    return (Access(Kind.WRITE, op.destination, op.width, guard=op.destination),)
 
 
 @effects.register
@@ -130,7 +132,7 @@ def _(op: lowered.ZeroFragment) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.LoadFragment) -> tuple[Effect, ...]:
     if op.form.startswith("ldmatrix"):
-        read = Access(Kind.READ, op.source, 1, ROW_BYTES_OF_LDMATRIX)
+        read = Access(Kind.READ, op.source, 1, ROW_BYTES_OF_MATRIX)
     else:
         read = Access(Kind.READ, op.source, op.width if op.form == "vector" else 1)
     return (read, Registers(Kind.WRITE, op.fragment))
@@ -138,7 +140,11 @@ def _(op: lowered.LoadFragment) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: lowered.StoreFragment) -> tuple[Effect, ...]:
-    write = Access(Kind.WRITE, op.destination, op.width, rank=op.rank)
+    if op.form.startswith("stmatrix"):
+        lanes = ROWS_OF_MATRIX * int(op.form.split(".")[1].removeprefix("x"))
+        write = Access(Kind.WRITE, op.destination, 1, ROW_BYTES_OF_MATRIX, lanes=lanes)
+    else:
+        write = Access(Kind.WRITE, op.destination, op.width, rank=op.rank)
     return (Registers(Kind.READ, op.fragment), write)
 
 
@@ -219,6 +225,22 @@ def _(op: lowered.TakeFlag) -> tuple[Effect, ...]:
 @effects.register
 def _(op: lowered.ClearFlag) -> tuple[Effect, ...]:
     return (ChangeFlag(op.flag, value=0, release=False),)
+
+
+@effects.register
+def _(op: tickets.FetchTicket) -> tuple[Effect, ...]:
+    return (DrawTicket(op.counter, op.count),)
+
+
+@effects.register
+def _(op: tickets.PassTicket) -> tuple[Effect, ...]:
+    return (Access(Kind.WRITE, op.destination, 1, rank=op.rank),)
+
+
+@effects.register
+def _(op: tickets.ReadTicket) -> tuple[Effect, ...]:
+    # A shuffle broadcasts the word in each warp, so it waits for the loads of all lanes.
+    return (Access(Kind.READ, op.source, 1), Converge())
 
 
 @effects.register

@@ -18,6 +18,7 @@ __all__ = [
     "GPU",
     "MULTIPLIES",
     "STORES",
+    "WARP",
     "WHOLE",
     "Access",
     "Arrive",
@@ -29,6 +30,7 @@ __all__ = [
     "ChangeFlag",
     "Commit",
     "Converge",
+    "DrawTicket",
     "Effect",
     "Fence",
     "Initialise",
@@ -44,6 +46,8 @@ COPIES, STORES, MULTIPLIES = "cp.async", "bulk", "wgmma"
 stores (STORES), and wgmma groups (MULTIPLIES)."""
 WHOLE = -1
 """Value of `Access.count` for an access to all elements of an allocation."""
+WARP = 32
+"""Number of threads of a warp."""
 CTA, CLUSTER, GPU = "cta", "cluster", "gpu"
 """The memory scopes of PTX that effects use."""
 
@@ -96,6 +100,10 @@ class Access:
         receivers: dimensions of a CTA's position in its cluster. A multicast writes to the shared
             memory of all CTAs whose positions differ from that of the executing CTA only along
             these dimensions. Empty if there is no multicast.
+        guard: the dimension by whose guard the operation skips padding: a thread makes the access
+            only if the thread's index along this dimension is not padding. Empty if the operation
+            does not compute a guard; then only accesses to device memory skip padding.
+        lanes: number of lanes of each warp that make the access, counted from lane 0.
     """
 
     kind: Kind
@@ -105,6 +113,8 @@ class Access:
     matrix: Matrix | None = None
     rank: Expr | None = None
     receivers: tuple[str, ...] = ()
+    guard: str = ""
+    lanes: int = WARP
 
 
 @dataclass(frozen=True)
@@ -280,6 +290,19 @@ class TakeFlag:
 
 
 @dataclass(frozen=True)
+class DrawTicket:
+    """Increment a counter in device memory atomically, with relaxed order; its old value is kept.
+
+    Args:
+        counter: the dimension whose index selects the counter.
+        count: the number of tickets of a launch: the counter becomes 0 instead of `count`.
+    """
+
+    counter: str
+    count: Expr
+
+
+@dataclass(frozen=True)
 class AwaitEarlier:
     """Wait until earlier launches in the stream have ended (`griddepcontrol.wait`)."""
 
@@ -299,5 +322,6 @@ Effect = (
     | ChangeFlag
     | AwaitFlag
     | TakeFlag
+    | DrawTicket
     | AwaitEarlier
 )

@@ -24,6 +24,7 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.control.scope import Loop, Scoped
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.coordinates.dimensions import Register, Unroll
 from coordgraph.coordinates.traverse import Solution
 
@@ -42,7 +43,7 @@ class Node:
         op: the operation.
         scope: the scope in which the operation is executed.
         body, orelse: the nodes of the operations in the operation's bodies.
-        loop: for a `For`, the loop's index symbol, bounds and step.
+        loop: for a `For` or `DynamicFor`, the loop's index symbol, bounds and step.
         condition: for an `If` or `Inside`, the condition under which `body` is executed.
         value: for a `SetCoordinate` or `Assign`, the value to compute; None if nothing is computed.
         values: for a `Locate`, the indices to compute.
@@ -88,6 +89,9 @@ def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
         match op:
             case For():
                 loop, inside = scope.enter_for(op)
+                nodes.append(Node(op, scope, resolve(op.body, inside), loop=loop))
+            case DynamicFor():
+                loop, inside = scope.enter_dynamic(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), loop=loop))
             case If() | Inside():
                 condition = scope.condition(op)

@@ -16,6 +16,7 @@ from sympy.logic.boolalg import And, Boolean
 
 from coordgraph.control.asynchronous import Counter
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.traverse import Direction, Solution, solve
@@ -105,6 +106,16 @@ class Scoped:
         ranges = self.ranges.with_bounds(ordinal, Integer(0), (self.expand(count) - 1,))
         scope = replace(self, ranges=ranges).binding(op.dim, start + step * ordinal)
         return Loop(ordinal, Integer(0), count, Integer(1)), scope
+
+    def enter_dynamic(self, op: DynamicFor) -> tuple[Loop, Scoped]:
+        """The bounds of a dynamic loop, and the scope of its body; the step of `Loop` is unused.
+
+        The index is below `stop` in the body, and at least 0, because tickets are.
+        """
+        start, stop = self.resolve(op.start), self.resolve(op.stop)
+        ranges = self.ranges.with_bounds(op.symbol, Integer(0), (self.expand(stop) - 1,))
+        scope = replace(self, ranges=ranges).binding(op.dim, op.symbol)
+        return Loop(op.symbol, start, stop, Integer(1)), scope
 
     def enter_counter(self, op: Counter) -> Scoped:
         """The scope of a `Counter`'s body, in which the counter is a symbol of value 0 or more."""

@@ -18,6 +18,8 @@ class Point(Enum):
     """Start the workgroup's program."""
     SEGMENT = "segment"
     """Zero the accumulator and begin another segment (consecutive k tiles of one output tile)."""
+    TICKET = "ticket"
+    """Take a ticket from a counter, which gives the workgroup its next index of a dynamic loop."""
     SEND = "send"
     """Store a partial sum in a slot of the workspace."""
     RAISE = "raise"

@@ -8,8 +8,6 @@ the time if there are many tiles. It does not check that accumulators are used i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -26,12 +24,14 @@ from coordgraph.control.operations import (
     SendPartial,
     StoreTile,
 )
+from coordgraph.control.tickets import TakeTicket
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
 from coordgraph.integers.columns import Column
 from coordgraph.interpreter.formulas import Formula
 from coordgraph.interpreter.program import Program, program
-from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
+from coordgraph.interpreter.recorded_steps import COLUMNS, StepKind, Steps
+from coordgraph.interpreter.steps import Branch, DynamicLoop, Let, Loop, Step, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -39,77 +39,8 @@ __all__ = ["StepKind", "Steps", "record_steps"]
 
 Lanes = npt.NDArray[np.intp]
 """Type: the numbers of the workgroups that execute a step, ascending."""
-
-
-class StepKind(IntEnum):
-    """What a workgroup does in a step."""
-
-    MULTIPLY = 0
-    """Sum consecutive k tiles of one output tile."""
-    SEND = 1
-    """Write a partial sum to a workspace slot, and set its flag."""
-    RECEIVE = 2
-    """Wait for partial sums in a slot, and add them."""
-    AWAIT = 3
-    """Wait for a partial sum in a workspace slot, without adding it."""
-    ADD = 4
-    """Add a partial sum from the workspace to the accumulators."""
-    FINISH = 5
-    """Apply the epilogue to an output tile, before it is stored."""
-    STORE = 6
-    """Store an output tile, or only the rows of it that the workgroup finishes."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The steps of all workgroups as columns, sorted by workgroup and then in program order.
-
-    Attributes:
-        workgroups: the number of workgroups of the launch.
-        tiles: the numbers of tiles in m, n and k, as in `Trace`.
-        slots: how many slots the workspace has.
-        shapes: if products differ in size, for each product its numbers of tiles in m, n and k;
-            else empty.
-        workgroup: the workgroup of each step.
-        kind: the `StepKind` of each step.
-        tiling: the index of the step's tile shape in the graph's `tilings`.
-        product, m, n: the output tile: its product (0 if there is only one), and its number along m
-            and n in tiles of its own shape.
-        first, count: of MULTIPLY, the first k tile and the number of k tiles. Of SEND, RECEIVE and
-            AWAIT, the position (`Send.turn`) of the step's first partial sum among those that are
-            sent to the slot one after another, and the number of the step's partial sums. Of ADD,
-            FINISH and STORE, the number of the share of the tile and the number of shares.
-        slot: the workspace slot; -1 for steps without one.
-        readers: of SEND, how many workgroups receive the partial sum; 0 for other steps.
-        padding: of MULTIPLY, 1 if the k tiles lie outside the tensors, else 0.
-    """
-
-    workgroups: int
-    tiles: tuple[int, ...]
-    slots: int
-    shapes: tuple[tuple[int, ...], ...]
-    workgroup: Column
-    kind: Column
-    tiling: Column
-    product: Column
-    m: Column
-    n: Column
-    first: Column
-    count: Column
-    slot: Column
-    readers: Column
-    padding: Column
-
-    def __len__(self) -> int:
-        return len(self.workgroup)
-
-
 MOST_ITERATIONS = 1_000_000
 """Most iterations of accumulation loops that are evaluated at once, which limits memory."""
-COLUMNS = (
-    *("workgroup", "kind", "tiling", "product", "m", "n"),
-    *("first", "count", "slot", "readers", "padding"),
-)
 
 
 def record_steps(
@@ -201,6 +132,8 @@ class _Walk:
         self.env[code.workgroup] = np.arange(count)
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
+        self.tickets = 0
+        """How many tickets all workgroups have taken; a kernel has at most one counter."""
         self.last: list[Any] = [0, 0, 0, 0]
         """The output tile that each workgroup summed last, as four values: the number of the
         product, the tile's numbers along m and n, and the index of the tile's shape in `tilings`.
@@ -253,6 +186,8 @@ class _Walk:
                     self.run(step.orelse, lanes[~taken])
                 case Loop():
                     self.loop(step, lanes)
+                case DynamicLoop():
+                    self.dynamic(step, lanes)
 
     def loop(self, loop: Loop, lanes: Lanes) -> None:
         """Execute `loop` for the workgroups `lanes` until none of them has iterations left."""
@@ -275,6 +210,34 @@ class _Walk:
             index = index + advance
             left = index < stop
             lanes, index, stop = lanes[left], index[left], stop[left]
+
+    def dynamic(self, loop: DynamicLoop, lanes: Lanes) -> None:
+        """Execute a dynamic loop for the workgroups `lanes`, which take tickets in turn."""
+        start, stop = (np.broadcast_to(v, lanes.shape) for v in self.evaluate(loop.bounds, lanes))
+        index = start
+        while True:
+            inside = index < stop
+            lanes, index, stop = lanes[inside], index[inside], stop[inside]
+            if not len(lanes):
+                return
+            self.assign(loop.index, index, lanes)
+            self.assign(loop.following, stop, lanes)
+            self.run(loop.body, lanes)
+            index = np.broadcast_to(self.values(loop.following, lanes), lanes.shape)
+
+    def take_tickets(self, work: Work, lanes: Lanes) -> None:
+        """Give one ticket to each of the workgroups `lanes`, in the order of their numbers."""
+        first, count = self.evaluate(work.ticket, lanes)
+        taken = self.tickets + np.arange(len(lanes))
+        # the counter of `count` tickets starts again at 0 after the last of them
+        least = np.maximum(count, 1)
+        self.tickets += len(lanes)
+        self.assign(work.following, first + taken % least, lanes)
+
+    def values(self, place: int, lanes: Lanes) -> Any:
+        """The values of a variable for the workgroups `lanes`: an array, or one integer."""
+        found = self.env[place]
+        return found[lanes] if isinstance(found, np.ndarray) else found
 
     def accumulate(self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column) -> None:
         """Record a loop that sums k tiles: a step for each range of consecutive k tiles."""
@@ -383,6 +346,8 @@ class _Walk:
                 (slot,) = self.evaluate(work.slot, lanes)
                 *tile, tiling = self.of_lanes(lanes)
                 self.record(lanes, StepKind.ADD, tiling, tile, 0, 1, slot=slot)
+            case TakeTicket():
+                self.take_tickets(work, lanes)
             case _:
                 pass
 

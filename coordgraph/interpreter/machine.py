@@ -21,6 +21,7 @@ from coordgraph.control.operations import (
     SendPartial,
     StoreTile,
 )
+from coordgraph.control.tickets import TakeTicket
 from coordgraph.coordinates.dimensions import User
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.reduction import reduced
@@ -155,6 +156,13 @@ class Machine:
                 yield from self._accumulate_partial(work, op, env)
             case CollectPartial():
                 yield from self._collect(work, op, env)
+            case TakeTicket():
+                user = work.workspace(Role.COUNTERS)
+                (offset,) = work.offset(user)(env)
+                counter = self.memory.flag(user.tensor, offset)
+                yield Event(Point.TICKET, flag=counter)
+                first, count = work.ticket(env)
+                env[work.following] = first + self.memory.take_ticket(counter, count)
             case _:
                 raise EvaluationError(
                     f"the interpreter cannot execute the operation {op.kind}; interpret the graph "

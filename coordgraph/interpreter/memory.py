@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coordgraph.control.tickets import next_value
 from coordgraph.coordinates.dimensions import SubDimension, User
 from coordgraph.coordinates.edges import Diagonal, Gather, Ragged
 from coordgraph.errors import EvaluationError, OutOfBounds
@@ -103,6 +104,17 @@ class Memory:
         """The current value of a flag, given as (tensor, offset); 0 means that it is not set."""
         return int(self.flat[flag[0]][flag[1]])
 
+    def take_ticket(self, counter: tuple[str, int], count: int) -> int:
+        """Increment a counter, or set it to 0 after the last ticket; return its old value.
+
+        Args:
+            counter: the counter, as (tensor, offset).
+            count: the number of tickets after which the counter starts again at 0.
+        """
+        ticket = self.value(counter)
+        self.flat[counter[0]][counter[1]] = next_value(ticket, count)
+        return ticket
+
     def finish(self) -> dict[str, tuple[Array, Array]]:
         """Check the memory after a launch; return (output, mask of written elements) by tensor.
 
@@ -132,6 +144,13 @@ class Memory:
                         "it, and no workgroup received its slot"
                     )
                     yield Fault("fix-up", message, (workgroup,))
+            elif t.role is Role.COUNTERS:
+                for at in map(int, np.flatnonzero(self.flat[t.name])):
+                    message = (
+                        f"counter {t.name}[{at}] is {self.value((t.name, at))} at the end, and "
+                        "must be 0 for the next launch; correct TakeTicket.count"
+                    )
+                    yield Fault("fix-up", message)
             elif t.role is Role.SUMS and self.flat[t.name].any():
                 first = int(np.flatnonzero(self.flat[t.name])[0])
                 message = (

@@ -6,7 +6,7 @@ generated kernels compute the same indices. An expression is compiled when it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
@@ -38,13 +38,14 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
+from coordgraph.control.tickets import DynamicFor, TakeTicket, following
 from coordgraph.control.timeline import Begin
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
 from coordgraph.interpreter.formulas import Environment, Formula, Slots
 from coordgraph.interpreter.indices import free_indices, size_of
 from coordgraph.interpreter.lookups import READ, lookups
-from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
+from coordgraph.interpreter.steps import Branch, DynamicLoop, Let, Loop, Step, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.products import product_order, ragged_axes
 
@@ -62,6 +63,7 @@ WORK = (
     CollectPartial,
     Epilogue,
     StoreTile,
+    TakeTicket,
 )
 
 
@@ -147,7 +149,7 @@ class Program:
         """The expressions of all loop bounds, conditions and assigned values, in program order."""
         for step in self._every():
             match step:
-                case Loop():
+                case Loop() | DynamicLoop():
                     yield from step.bounds.roots
                 case Branch():
                     yield from step.condition.roots
@@ -170,10 +172,8 @@ class Program:
         match node.op:
             case Scope() | Begin():  # `Begin` marks an activity of a timeline and has no body
                 yield from self._compile(node.body)
-            case For():
-                assert node.loop is not None
-                self.slots.add(node.loop.symbol)
-                yield Loop(self, node, self._compile(node.body))
+            case For() | DynamicFor():
+                yield self._loop(node)
             case If() | Inside():
                 assert node.condition is not None
                 yes, no = self._compile(node.body), self._compile(node.orelse)
@@ -182,13 +182,11 @@ class Program:
                 assert node.value is not None
                 value = Formula([node.value], self.slots)
                 yield Let(self.slots.add(symbol), value, ())
-            case SetCoordinate() if node.value is None:
-                yield from self._compile(node.body)
-            case SetCoordinate():
-                assert node.value is not None
-                yield from self._let((node.op.dim,), (node.value,), node)
+            case SetCoordinate(dim=dim):
+                bound = () if node.value is None else ((dim, node.value),)
+                yield from self._let(bound, node)
             case Locate():
-                yield from self._let(node.op.dims, node.values, node)
+                yield from self._let([*zip(node.op.dims, node.values, strict=True)], node)
             case LoadTile(tensor=tensor):
                 self._loads[tensor] = node.op
                 yield Work(self, node)
@@ -204,11 +202,19 @@ class Program:
                     "scheduled graph before it is lowered"
                 )
 
-    def _let(self, dims: tuple[str, ...], values: tuple[Expr, ...], node: Node) -> tuple[Step, ...]:
-        """Nested `Let` steps that set dimensions `dims` to `values`, around the body of `node`."""
+    def _loop(self, node: Node) -> Step:
+        assert node.loop is not None
+        self.slots.add(node.loop.symbol)
+        if isinstance(node.op, DynamicFor):
+            self.slots.add(following(node.op.dim))
+            return DynamicLoop(self, node, self._compile(node.body))
+        return Loop(self, node, self._compile(node.body))
+
+    def _let(self, bound: Sequence[tuple[str, Expr]], node: Node) -> tuple[Step, ...]:
+        """Nested `Let` steps around the body of `node`; `bound` has (dimension, value) pairs."""
         named = [
             (self.slots.add(self.graph.coordinates.symbol(dim)), Formula([value], self.slots))
-            for dim, value in zip(dims, values, strict=True)
+            for dim, value in bound
         ]
         reads = (Formula([read], self.slots) for read in lookups(self.graph, node))
         lets = (Let(self.slots.add(READ), read, ()) for read in reads)

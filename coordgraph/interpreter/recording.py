@@ -22,13 +22,15 @@ from coordgraph.control.operations import (
     SendPartial,
     StoreTile,
 )
+from coordgraph.control.tickets import TakeTicket
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.accumulators import Accumulators
-from coordgraph.interpreter.events import Event
+from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.program import Program, program
 from coordgraph.interpreter.steps import Loop, Work
+from coordgraph.interpreter.traced_tickets import Tickets, execute_in_turn
 from coordgraph.interpreter.tracing import (
     Finish,
     OutputTile,
@@ -97,12 +99,19 @@ def record(
     env = code.environment(values)
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
     depths = tuple(depth for *_, depth in shapes)
+    recorders: list[_Recorder] = []
+    tickets = Tickets()
+
+    def walks() -> Iterator[Iterator[Event]]:
+        for number in range(count):
+            fuel = Fuel(number, most_steps, budget)
+            recorders.append(_Recorder(number, depths or tiles[-1:], fuel, tickets))
+            yield walk(code.steps, code.environment(values, number), recorders[-1])
+
+    execute_in_turn(walks())
     workgroups: list[tuple[TraceEvent, ...]] = []
     disorder: list[str] = []
-    for workgroup in range(count):
-        recorder = _Recorder(workgroup, depths or tiles[-1:], Fuel(workgroup, most_steps, budget))
-        for _ in walk(code.steps, code.environment(values, workgroup), recorder):
-            pass
+    for recorder in recorders:
         recorder.flush()
         recorder.accumulators.end()
         workgroups.append(tuple(recorder.events))
@@ -110,7 +119,8 @@ def record(
             disorder.append(recorder.accumulators.problem)
     flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
-    return Trace(tuple(workgroups), tiles, slots, shapes, tuple(disorder))
+    counters = tuple(tickets.problems())
+    return Trace(tuple(workgroups), tiles, slots, shapes, tuple(disorder), counters)
 
 
 class _Recorder:
@@ -119,9 +129,14 @@ class _Recorder:
     Args:
         workgroup: the number of the workgroup.
         depths: for each product, its number of k tiles; a single entry if it is the same for all.
+        fuel: limits the workgroup's loop iterations.
+        tickets: the counters from which dynamic loops of all workgroups take their indices.
     """
 
-    def __init__(self, workgroup: int, depths: tuple[int, ...], fuel: Fuel) -> None:
+    def __init__(
+        self, workgroup: int, depths: tuple[int, ...], fuel: Fuel, tickets: Tickets
+    ) -> None:
+        self.tickets = tickets
         self.workgroup, self.depths, self.iterate = workgroup, depths, fuel.burn
         self.events: list[TraceEvent] = []
         self.accumulators = Accumulators(workgroup)
@@ -149,7 +164,7 @@ class _Recorder:
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Record one operation; yields no events, because a trace needs no scheduler."""
+        """Record one operation; yields an event only before a ticket is taken."""
         match op := work.node.op:
             case MultiplyAccumulate():
                 self._add(work, work.iteration(env), 1)
@@ -174,9 +189,11 @@ class _Recorder:
             case AddPartial():
                 (slot,) = work.slot(env)
                 self.accumulators.take(op.accumulator, slot)
+            case TakeTicket():
+                yield Event(Point.TICKET)
+                self.tickets.take(work, env)
             case _:
                 pass
-        yield from ()
 
     def _end(self, work: Work, op: Epilogue | StoreTile, env: Environment) -> None:
         *numbers, exists = work.tile(env)

@@ -1,4 +1,4 @@
-"""The steps of a program: `Work` on a tile, `Loop`, `Branch` and `Let`."""
+"""The steps of a program: `Work` on a tile, `Loop`, `DynamicLoop`, `Branch` and `Let`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node
 from coordgraph.control.scope import Scoped
+from coordgraph.control.tickets import DynamicFor, TakeTicket, following
 from coordgraph.coordinates.dimensions import MacroTileIndex, User
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
@@ -27,7 +28,7 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 from coordgraph.tilings import Tiling
 
-__all__ = ["Branch", "Let", "Loop", "Step", "Work"]
+__all__ = ["Branch", "DynamicLoop", "Let", "Loop", "Step", "Work"]
 
 
 class Whole(Protocol):
@@ -98,6 +99,20 @@ class Work:
         readers = getattr(self.node.op, "readers", Integer(1))
         return Formula([self.scope.resolve(readers)], self.program.slots)
 
+    @cached_property
+    def ticket(self) -> Formula:
+        """Formula for a tuple of a `TakeTicket`: the index for ticket 0; the number of tickets."""
+        op = self.node.op
+        assert isinstance(op, TakeTicket)
+        return Formula([self.scope.resolve(x) for x in (op.first, op.count)], self.program.slots)
+
+    @cached_property
+    def following(self) -> int:
+        """The position in the environment of the next index, which a `TakeTicket` computes."""
+        op = self.node.op
+        assert isinstance(op, TakeTicket)
+        return self.program.slots.of(following(op.dim))
+
     def workspace(self, role: Role) -> User:
         """The tensor with role `role` that holds this operation's workspace slot or its flag."""
         if role not in self._workspaces:
@@ -106,9 +121,11 @@ class Work:
 
     def _find_workspace(self, role: Role) -> User:
         graph = self.program.graph
-        (slot,) = self.node.op.bindings["slot"]
+        op = self.node.op
+        (slot,) = (op.counter,) if isinstance(op, TakeTicket) else op.bindings["slot"]
         for user in graph.coordinates.of_kind(User):
-            if graph.tensor(user.tensor).role is role and slot in graph.coordinates.below(user):
+            inside = {user.id} | graph.coordinates.below(user)
+            if graph.tensor(user.tensor).role is role and slot in inside:
                 return user
         raise EvaluationError(f"slot '{slot}' has no tensor of {role.value}; connect one by edges")
 
@@ -228,6 +245,23 @@ class Loop:
         return self.product if moves == wanted and linear(found.guard, symbol) else None
 
 
+class DynamicLoop:
+    """A step that executes the loop `for (index = start; index < stop; index = following)`.
+
+    A `Work` step in the body, whose operation is a `TakeTicket`, sets the variable at the position
+    `following`.
+    """
+
+    def __init__(self, program: Whole, node: Node, body: tuple[Step, ...]) -> None:
+        loop = node.loop
+        assert loop is not None
+        assert isinstance(node.op, DynamicFor)
+        self.node, self.body = node, body
+        self.index = program.slots.of(loop.symbol)
+        self.following = program.slots.of(following(node.op.dim))
+        self.bounds = Formula([loop.start, loop.stop], program.slots)
+
+
 LOADING = (LoadTile, MultiplyAccumulate)
 
 
@@ -252,4 +286,4 @@ class Let:
     body: tuple[Step, ...]
 
 
-Step = Work | Loop | Branch | Let
+Step = Work | Loop | DynamicLoop | Branch | Let

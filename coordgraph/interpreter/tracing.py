@@ -173,6 +173,7 @@ class Trace:
             and of k tiles; else empty.
         disorder: for each workgroup that uses an accumulator out of order, a sentence that
             describes the first such operation.
+        counters: for each counter of tickets that is not 0 at the end, a sentence that says so.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
@@ -180,6 +181,7 @@ class Trace:
     slots: int
     shapes: tuple[tuple[int, ...], ...] = ()
     disorder: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -326,9 +328,9 @@ class Trace:
 
         The checks: each (m, n, k) tile is summed once; each output tile has one epilogue and one
         store; each partial sum is received as often as its sender expects; slots are inside the
-        workspace; accumulators are used in a valid order.
+        workspace; accumulators are used in a valid order; counters of tickets end at 0.
         """
-        disorder = (Fault("fix-up", message) for message in self.disorder)
+        disorder = (Fault("fix-up", message) for message in (*self.disorder, *self.counters))
         return (*self._coverage(), *self._endings(), *self._signals(), *disorder)
 
     def problems(self) -> tuple[str, ...]:

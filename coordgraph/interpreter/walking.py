@@ -8,7 +8,7 @@ from typing import Protocol
 from coordgraph.errors import EvaluationError
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
-from coordgraph.interpreter.steps import Branch, Let, Loop, Step, Work
+from coordgraph.interpreter.steps import Branch, DynamicLoop, Let, Loop, Step, Work
 
 __all__ = ["Budget", "BudgetExceeded", "EndlessLoop", "Fuel", "Worker", "walk"]
 
@@ -103,6 +103,15 @@ def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[
                 yield from walk(step.body, env, worker)
             case Branch():
                 yield from walk(step.body if step.condition(env)[0] else step.orelse, env, worker)
+            case DynamicLoop():
+                index, stop = step.bounds(env)
+                while index < stop:
+                    worker.iterate()
+                    env[step.index] = index
+                    # Without a `TakeTicket` in the body, the loop ends.
+                    env[step.following] = stop
+                    yield from walk(step.body, env, worker)
+                    index = env[step.following]
             case Loop():
                 index, stop = step.bounds(env)
                 if worker.accumulate(step, env, index, stop):

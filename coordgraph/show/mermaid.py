@@ -15,6 +15,7 @@ from typing import Any
 from coordgraph.control import graph as control_graph
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
+from coordgraph.control.tickets import DynamicFor, TakeTicket
 from coordgraph.coordinates import graph as coordinate_graph
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
 from coordgraph.coordinates.edges import Edge
@@ -110,13 +111,14 @@ def control(
         if start in inside and end in inside:
             picture.arrow(start, end, kind.value)
     for position, op in enumerate(graph.operations):
-        if isinstance(op, For) and position in inside:
+        if isinstance(op, For | DynamicFor) and position in inside:
             picture.style(position, GREEN)
     return picture.text()
 
 
 _SHAPES: dict[type[Operation], tuple[str, str]] = {
     For: ("([", "])"),
+    DynamicFor: ("([", "])"),
     If: ("{{", "}}"),
     Inside: ("{{", "}}"),
 }
@@ -162,6 +164,10 @@ def _operation(op: Operation) -> list[str]:
         case For():
             step = [] if op.step == 1 else [f"step {to_text(op.step)}"]
             return [f"For {op.dim} in {to_text(op.start)} .. {to_text(op.stop)}", *step]
+        case DynamicFor():
+            return [f"DynamicFor {op.dim} in {to_text(op.start)} .. {to_text(op.stop)}"]
+        case TakeTicket():
+            return [f"TakeTicket {op.dim} = {to_text(op.first)} + ticket of {op.counter}"]
         case If():
             return [f"If {to_text(op.condition)}"]
         case Inside():

@@ -38,6 +38,7 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.control.scope import Scoped
+from coordgraph.control.tickets import DynamicFor, TakeTicket, following
 from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.text import statements
@@ -130,7 +131,7 @@ class _Writer:
                     yield f"uint {identifier(op.name)} = {to_c(value, before)};"
                 case If() | Inside():
                     yield from self._branch(op, scope, seen)
-                case For():
+                case For() | DynamicFor():
                     yield from self._for(op, scope, seen)
                 case Counter():
                     counted = self.body(op.body, scope.enter_counter(op), seen)
@@ -154,7 +155,10 @@ class _Writer:
                 case _:
                     yield from self._other(op, scope, seen)
 
-    def _for(self, op: For, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+    def _for(self, op: For | DynamicFor, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        if isinstance(op, DynamicFor):
+            yield from self._dynamic(op, scope, seen)
+            return
         loop, inside = scope.enter_for(op)
         if op.unroll:
             yield "#pragma unroll"
@@ -165,6 +169,13 @@ class _Writer:
             return
         index = f"uint {identifier(op.dim)} = {to_c(inside.known[op.dim], inside.ranges)};"
         yield from _braces([index, *body])
+
+    def _dynamic(self, op: DynamicFor, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        loop, inside = scope.enter_dynamic(op)
+        i, known = identifier(op.dim), inside.ranges
+        start, stop = to_c(loop.start, known), to_c(loop.stop, known)
+        yield f"for (uint {i} = {start}; {i} < {stop}; {i} = {identifier(following(op.dim).name)})"
+        yield from _braces(self.body(op.body, inside, _without(seen, loop.symbol)))
 
     def _locate(self, op: Locate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         values, inside = scope.enter_locate(op)
@@ -260,6 +271,11 @@ class _Writer:
                 yield f"{op.accumulator} = 0;"
             case MultiplyAccumulate():
                 yield f"{op.accumulator} += {op.a} tile * {op.b} tile;"
+            case TakeTicket():
+                counter = f"{identifier(op.counter)}[{_index(scope, op.counter)}]"
+                ticket = f"{_resolved(scope, op.first)} + atomicInc(&{counter}, "
+                ticket += f"{_resolved(scope, op.count - 1)})"
+                yield f"{identifier(following(op.dim).name)} = {ticket};"
             case SendPartial():
                 slot = _index(scope, op.slot)
                 yield f"// store partial tile to workspace slot {slot}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from coordgraph.control.tickets import DynamicFor
+from coordgraph.ticket_checks import unproved_loops
 from coordgraph.verification.evidence import Evidence
 from coordgraph.verification.named import Finding, enumerated, named_check
 from coordgraph.verification.verdicts import Outcome
@@ -22,6 +24,10 @@ def cover(evidence: Evidence) -> Finding:
     The interpreter also computes D in some of the launches, and D is compared with a reference. If
     no fault is found, the verdict's field `detail` states how many launches were too large to
     trace, and how many output tiles lie outside D.
+
+    A trace has one order in which workgroups take the tickets of a dynamic loop. It stands for all
+    orders if no operation of the loop depends on the workgroup, which is proved; without that
+    proof, the outcome is `UNKNOWN`.
     """
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
@@ -30,6 +36,10 @@ def cover(evidence: Evidence) -> Finding:
     if finding.outcome is Outcome.REFUTED:
         return finding
     notes = [finding.detail]
+    if evidence.graph.control.of_kind(DynamicFor):
+        if unproved := [*unproved_loops(evidence.graph, evidence.program.nodes)]:
+            return Finding(Outcome.UNKNOWN, "enumeration", unproved[0])
+        notes.append("tickets are unique and consecutive, so in every order of tickets")
     if count := evidence.left_out:
         notes.append(
             f"{count} {'launch' if count == 1 else 'launches'} left out, whose tiles or loop "

@@ -31,8 +31,8 @@ it), and its output tile."""
 @named_check(
     "fix-up",
     "Every wait has its signal and every signal its wait; a partial sum is written before it is "
-    "read, and not overwritten before its last read; flags have the same values after a launch as "
-    "before; each tile has one epilogue, which runs on the sum of all its pieces.",
+    "read, and not overwritten before its last read; flags and counters have the same values after "
+    "a launch as before; each tile has one epilogue, which runs on the sum of all its pieces.",
 )
 def fix_up(evidence: Evidence) -> Finding:
     """The check `fix-up`: each awaited partial sum is sent; no slot is overwritten too early."""

@@ -32,6 +32,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node
 from coordgraph.control.scope import Scoped
+from coordgraph.control.tickets import TakeTicket
 from coordgraph.coordinates.dimensions import User
 from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
 from coordgraph.coordinates.rules import proves
@@ -100,7 +101,7 @@ class IndexProofs:
         found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
         # Prove accesses to the workspace last, because their proofs use up most of the budget of
         # inequalities.
-        workspace = (Role.PARTIALS, Role.SUMS, Role.FLAGS)
+        workspace = (Role.PARTIALS, Role.SUMS, Role.FLAGS, Role.COUNTERS)
         for work, user in sorted(
             found, key=lambda pair: self.graph.tensor(pair[1].tensor).role in workspace
         ):
@@ -296,6 +297,8 @@ def accesses(work: Work) -> tuple[User, ...]:
             return _users(work, op.tensor)
         case Epilogue():
             return tuple(u for t in (*op.operands, *op.stores) for u in _users(work, t))
+        case TakeTicket():
+            roles = (Role.COUNTERS,)
         case AwaitPartial():
             roles = (Role.FLAGS,)
         case AddPartial():

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from coordgraph.control.operations import (
@@ -24,10 +25,12 @@ from coordgraph.control.operations import (
     ReceivePartial,
     SendPartial,
 )
-from coordgraph.interpreter.events import Event
+from coordgraph.control.tickets import TakeTicket
+from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.program import Program
 from coordgraph.interpreter.steps import Loop, Work
+from coordgraph.interpreter.traced_tickets import Tickets, execute_in_turn
 from coordgraph.interpreter.tracing import OutputTile
 from coordgraph.interpreter.walking import Budget, Fuel, walk
 
@@ -127,13 +130,11 @@ def summation_orders(
         EvaluationError: the graph is wrong, or loops have too many iterations.
     """
     (count,) = code.grid(code.environment(values))
-    steps: list[list[Step]] = []
-    for number in range(count):
-        worker = _Worker(number, Fuel(number, most_steps, budget))
-        for _ in walk(code.steps, code.environment(values, number), worker):
-            pass
-        steps.append(worker.steps)
-    return _replayed(steps)
+    tickets = Tickets()
+    workers = [_Worker(n, Fuel(n, most_steps, budget), tickets) for n in range(count)]
+    environments = (code.environment(values, number) for number in range(count))
+    execute_in_turn(map(walk, repeat(code.steps), environments, workers))
+    return _replayed([worker.steps for worker in workers])
 
 
 def _replayed(steps: Sequence[Sequence[Step]]) -> dict[OutputTile, tuple[Term, ...]]:
@@ -208,9 +209,11 @@ class _Worker:
     Args:
         workgroup: the number of the workgroup.
         fuel: limits the number of iterations of the workgroup's loops.
+        tickets: the counters from which dynamic loops of all workgroups take their indices.
     """
 
-    def __init__(self, workgroup: int, fuel: Fuel) -> None:
+    def __init__(self, workgroup: int, fuel: Fuel, tickets: Tickets) -> None:
+        self._tickets = tickets
         self.workgroup, self.iterate = workgroup, fuel.burn
         self.steps: list[Step] = []
         self._tile: OutputTile = ()
@@ -233,7 +236,10 @@ class _Worker:
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Collect one operation; yields no events, because `_replayed` orders the operations."""
+        """Collect one operation; yields an event only before a ticket is taken.
+
+        `_replayed` orders all other operations.
+        """
         match op := work.node.op:
             case InitAccumulator():
                 self.steps.append(partial(_Replay.zero, name=op.accumulator))
@@ -253,9 +259,11 @@ class _Worker:
                     share, _ = work.share(env)
                     at = {"tile": _first(numbers, work.span), "share": share}
                     self.steps.append(partial(_Replay.finish, name=op.accumulator, **at))
+            case TakeTicket():
+                yield Event(Point.TICKET)
+                self._tickets.take(work, env)
             case _:
                 pass
-        yield from ()
 
     def _products(self, work: Work, at: tuple[int, ...], count: int) -> None:
         *both, exists = at

@@ -33,7 +33,7 @@ from passes.choosing.plan_table import Column, Flag, Table, extents
 from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.choosing.tuned_schedules import INTERLEAVED
-from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
+from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, WARPGROUP
 from passes.schedules.data_parallel import DataParallel
 
 __all__ = ["Kernels", "candidates", "chooseable", "fallback", "slow"]
@@ -314,6 +314,9 @@ def _cut(
         few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
+    if problem.sums > 1:
+        # Each of the sums needs a multiple of 8 columns of a CTA's part of a tile of B.
+        keep &= known[1] / known[4] % (MMA_COLUMNS * problem.sums) == 0
     if problem.grouped:
         # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.

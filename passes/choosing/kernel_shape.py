@@ -12,6 +12,7 @@ from coordgraph.elements import DTYPES, ROW_BYTES
 from passes.choosing.plan_table import Column, Table
 from passes.lowering.architectures import architecture_of
 from passes.lowering.multiplying import REGISTER_BYTES
+from passes.lowering.sm_90a.boxes import in_boxes
 from passes.lowering.sm_90a.division import (
     MMA_M,
     MOST_COLUMNS,
@@ -109,7 +110,10 @@ class Shape:
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """blocks: number of blocks of 64 rows of the left operand, summed over the warpgroups; each
         is multiplied by the columns of one warpgroup."""
-        self.operand_bytes = (self.rows + self.columns) * ROW_BYTES * self.units
+        size = t.in_bytes.astype(int)
+        loaded_m = np.where(t.turned_a == 1, in_boxes(self.rows, size), self.rows)
+        loaded_n = np.where(t.turned_b == 1, self.columns, in_boxes(self.columns, size))
+        self.operand_bytes = (loaded_m + loaded_n) * ROW_BYTES * self.units
         """operand_bytes: bytes of A and B that reach a CTA's shared memory in one iteration."""
         self._enough = np.where(
             t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"]
@@ -125,7 +129,7 @@ class Shape:
         self.stages = self._left(t, box) if larger is None else larger.stages
         """stages: number of pipeline stages; a stage is a buffer for A and B of one iteration."""
         self.asked_bytes = (
-            (self.rows / t.cluster_n + self.columns / t.cluster_m) * ROW_BYTES * self.units
+            (loaded_m / t.cluster_n + loaded_n / t.cluster_m) * ROW_BYTES * self.units
         )
         """asked_bytes: bytes of `operand_bytes` that the CTA itself requests from the L2 cache; the
         remaining bytes arrive by multicast from other CTAs of its cluster."""
@@ -162,7 +166,7 @@ class Shape:
         self.shares = np.maximum(sums // VECTOR, 1)
         """Number of shares into which a `scatter` reduction (reduce-scatter) divides an output
         tile."""
-        narrow = np.gcd(self.mma_columns.astype(int), row.astype(int))
+        narrow = np.gcd(in_boxes(self.mma_columns, size).astype(int), row.astype(int))
         box_m = np.where(left_b, narrow, row)
         self.box_n = np.where(left_b, row, narrow)
         """box_n: extent of a TMA box of B along n in elements; used if B is contiguous along n."""
@@ -187,8 +191,8 @@ class Shape:
         matrix are not requested.
         """
         self.copies = self.units * (
-            np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
-            + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
+            np.where(t.turned_a == 1, loaded_m / box_m, np.ceil(rows_a / LOW))
+            + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), loaded_n / self.box_n)
         )
         """copies: number of TMA boxes of A and B that the producer warp requests in one
         iteration."""

@@ -38,6 +38,7 @@ from coordgraph.control.operations import (
     StoreTile,
     accumulates,
 )
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.integers import IntegerFunction, ceil_div, index_symbol, maximum, select
 
 __all__ = ["NEVER", "Definitions", "Doublings", "Tally", "tally"]
@@ -209,6 +210,11 @@ class _Walk:
                 return self.accumulation(op, scope)
             case For():
                 return self.loop(op, scope)
+            case DynamicFor():
+                # Workgroups are assumed to be equally fast, so that they take tickets in turn.
+                size = self.graph.workgroup.size
+                assert size is not None
+                return self.loop(For(op.dim, op.start, op.stop, size, op.body), scope)
             case If():
                 condition = cast(Boolean, op.condition.xreplace(scope))
                 branches = (self.body(b, dict(scope)) for b in (op.body, op.orelse))

@@ -10,7 +10,15 @@ from functools import cache
 from itertools import product
 
 from passes.choosing.kernel_shape import UNIT_K
-from passes.lowering.sm_90a.division import MMA_M, WARPGROUP, most_alone, swapped
+from passes.lowering.sm_90a.division import (
+    HALVED_COLUMNS,
+    MMA_COLUMNS,
+    MMA_M,
+    MOST_COLUMNS,
+    WARPGROUP,
+    most_alone,
+    swapped,
+)
 from passes.lowering.sm_90a.registers import accumulators_beside
 
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
@@ -26,16 +34,16 @@ WIDTHS = {
     16: (64, 128, 192, 256),
     32: (64, 128, 256),
     48: (128, 256),
-    64: (*range(48, 257, 16),),
+    64: (40, *range(48, 257, 16), 72, 88),
     80: (128, 256),
     96: (128, 256),
     112: (128, 256),
     144: (128, 256),
     160: (128, 256),
     176: (128, 256),
-    128: (48, *range(64, 257, 16), 288, 320),
-    192: (64, 96, 128, 160, 192),
-    256: (64, 96, 112, 128, 144, 160, 192),
+    128: (48, *range(64, 257, 16), 72, 88, 104, 120, 288, 320),
+    192: (64, 96, 104, 128, 160, 192),
+    256: (64, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 184, 192),
     320: (96, 128),
 }
 """Extents of a CTA's part of a tile that are tried: for each number of rows, the numbers of
@@ -78,6 +86,9 @@ large extent along k keeps enough bytes of B in flight.
 DEEPEST_COLUMNS = 64
 """Largest number of columns of a CTA's part of a tile for which an extent along k of four 128-byte
 rows (see `DEEP`) is tried."""
+WIDE = 16
+"""The number of columns of a small tile is a multiple of WIDE, and so is that of each wgmma
+instruction if several instructions multiply the columns of a warpgroup."""
 NEVER = 1 << 30
 """Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. It
 is more than any thread can have, so the tile is not used."""
@@ -125,6 +136,8 @@ def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
         for columns in widths:
             left_b = swapped(rows, columns, 1)
             most = accumulators_beside(c_bytes, left_b)
+            if columns % WIDE and row > UNIT_K:
+                continue  # the columns of wgmma on 8-bit elements are a multiple of 16
             if sums(rows, columns, c_bytes=c_bytes) > most:
                 continue
             yield from _clusters(rows, columns, row, turns=1)
@@ -167,13 +180,14 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
             continue
         part = rows // across, columns // along
         if turns > 1:
-            fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
+            fits = part[0] % MMA_M == 0 and part[1] % WIDE == 0
         else:
             # A CTA has one warpgroup, or two if one has too few registers for the CTA's part of a
             # macro tile. The same warpgroups multiply small tiles, so if there are two, they must
             # be able to divide a small tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
+            fits = fits and _sides(*part)[1] % WIDE == 0
         if fits:
             found.append((tile[0] // across, tile[1] // along))
     return tuple(found)
@@ -190,7 +204,7 @@ def _sides(rows: int, columns: int) -> tuple[int, int]:
 def _halved(rows: int, columns: int) -> bool:
     """Whether two warpgroups can divide a CTA's part of a tile, `rows` x `columns` elements."""
     left, right = _sides(rows, columns)
-    return left % (2 * MMA_M) == 0 or right % 32 == 0
+    return left % (2 * MMA_M) == 0 or right % HALVED_COLUMNS == 0
 
 
 def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
@@ -224,8 +238,11 @@ def sums(
     """
     left, right = _sides(rows, columns)
     consumers = team or _team(rows, columns, streamed=streamed, c_bytes=c_bytes)
-    share = right if left % (2 * MMA_M) == 0 or consumers == 1 else right // 2
-    pieces = -(-share // 256)
-    if left % MMA_M or right % 16 or share % 16 or share % (16 * pieces):
+    divided = left % (2 * MMA_M) != 0 and consumers > 1
+    share = right // 2 if divided else right
+    pieces = -(-share // MOST_COLUMNS)
+    if left % MMA_M or right % MMA_COLUMNS or (divided and right % HALVED_COLUMNS):
+        return NEVER
+    if pieces > 1 and share % (WIDE * pieces):
         return NEVER
     return rows * columns // consumers // WARPGROUP

@@ -5,6 +5,7 @@
   `number_of_iterations`, `flatten_into`, `flatten_iterations`. `why_no_plane` returns why output
   tiles cannot be reordered.
 - The grid, and waves of whole output tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
+- Whole output tiles that workgroups take from a counter, one after another: `dynamic_loop`.
 - Equal shares of the main loop iterations of all tiles, one for each workgroup, which may begin or
   end inside a tile: `Stream`, `add_loops`.
 - Output tiles that are split along k, with one workgroup for each piece: `SplitTiles`.
@@ -15,6 +16,7 @@
 docs/how-to/write-a-schedule.md writes a schedule with the kit, step by step.
 """
 
+from passes.kit.dynamic_tiles import dynamic_loop
 from passes.kit.fixup import (
     A_SLOT_A_TILE,
     OWNERS,
@@ -60,6 +62,7 @@ __all__ = [
     "add_waves",
     "add_workspace",
     "depth_is_data",
+    "dynamic_loop",
     "flatten_into",
     "flatten_iterations",
     "number_of",

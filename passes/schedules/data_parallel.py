@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sympy import Integer
 
@@ -14,9 +14,19 @@ from coordgraph.coordinates.edges import Tile
 from coordgraph.integers import ceil_div
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass, option
-from passes.kit import MOST_WORKGROUPS, TileWork, flatten_into, number_of, workgroup_count
+from passes.kit import (
+    MOST_WORKGROUPS,
+    TileWork,
+    dynamic_loop,
+    flatten_into,
+    number_of,
+    workgroup_count,
+)
 
 __all__ = ["DataParallel"]
+
+Scheduler = Literal["static", "dynamic"]
+"""How persistent workgroups get their output tiles."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +37,23 @@ class DataParallel(Pass):
 
         m, n --Flatten--> workgroup                          (persistent=false: one tile each)
         m, n --Flatten--> tile --Tile--> wave, workgroup     (persistent=true)
+        m, n --Flatten--> tile                               (persistent=true,scheduler=dynamic)
 
-    With W workgroups, persistent workgroup w computes tiles w, w + W, w + 2W and so on.
+    With W workgroups, persistent workgroup w computes tiles w, w + W, w + 2W and so on. With
+    `scheduler=dynamic` it computes tile w, and then takes its next tile from a counter in device
+    memory whenever it has finished one: a loop `DynamicFor` over `tile` with a `TakeTicket`.
 
     Args:
         persistent: launch `workgroups` workgroups, each of which loops over its tiles; otherwise
             launch one workgroup for each output tile.
         workgroups: number of workgroups W if persistent; None makes it a launch argument.
+        scheduler: how persistent workgroups get their tiles: `static` assigns every W-th tile
+            before the launch, `dynamic` gives the next tile to the first workgroup that is free.
     """
 
     persistent: bool = False
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
+    scheduler: Scheduler = "static"
 
     name = "data-parallel"
     establishes = ("scheduled",)
@@ -55,6 +71,11 @@ class DataParallel(Pass):
             return (
                 "the number of output tiles is known only on the device, so it cannot be the size "
                 "of the grid; set persistent=true"
+            )
+        if self.scheduler == "dynamic" and not self.persistent:
+            return (
+                "scheduler=dynamic has no effect without persistent=true, because every workgroup "
+                "computes one tile; set persistent=true as well, or leave scheduler out"
             )
         if self.workgroups is None:
             return None
@@ -76,6 +97,12 @@ class DataParallel(Pass):
                 e.coordinates.add(Workgroup("workgroup", tiles))
                 flatten_into(e, numbers, "workgroup")
                 e.kernel(*work.whole(), workgroup="workgroup")
+            elif self.scheduler == "dynamic":
+                count = workgroup_count(e, self.workgroups)
+                tile = e.coordinates.add(ForLoop("tile", tiles, name="Tile", note="output tiles"))
+                flatten_into(e, numbers, tile.id)
+                loop = dynamic_loop(e, tile.id, tiles, count, work.whole())
+                e.kernel(loop, workgroup="workgroup")
             else:
                 count = workgroup_count(e, self.workgroups)
                 waves = e.parameter("waves", ceil_div(tiles, count), note="tiles per workgroup")

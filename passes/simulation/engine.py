@@ -4,11 +4,12 @@ A workgroup starts when a slot (an SM or, if several workgroups run on one SM, a
 free, and executes its steps in order. Main loops share resources (`Sharing`); other steps take a
 fixed time. A workgroup that receives a partial sum waits until the sum has been sent.
 
-Only three kinds of events change what other workgroups do: a main loop begins, a main loop ends,
-and a slot gets its next workgroup. Only these are simulated in the order of time. When the main
-loop of a workgroup ends, the times of its next steps up to its next main loop follow at once, since
-they take fixed times; so do those of a workgroup that waits for a partial sum, once the time at
-which it is sent is known.
+Only four kinds of events change what other workgroups do: a main loop begins, a main loop ends, a
+slot gets its next workgroup, and a workgroup of a dynamic tile scheduler takes its next output
+tile. Only these are simulated in the order of time. When the main loop of a workgroup ends, the
+times of its next steps up to its next main loop (or up to the end of a tile that it has taken)
+follow at once, since they take fixed times; so do those of a workgroup that waits for a partial
+sum, once the time at which it is sent is known.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.partial_sums import PartialSums, Wait
 from passes.simulation.sharing import Sharing
+from passes.simulation.taken_tiles import TakenTiles
 from passes.simulation.work import Kernel, Setup, TileWork
 
 __all__ = ["Engine"]
@@ -35,6 +37,8 @@ __all__ = ["Engine"]
 MULTIPLY, SEND, STORE = int(StepKind.MULTIPLY), int(StepKind.SEND), int(StepKind.STORE)
 WAITS = (int(StepKind.RECEIVE), int(StepKind.AWAIT))
 ENDS = (int(StepKind.FINISH), STORE)
+TAKE = NONE - 1
+"""In place of the step of an event: the workgroup takes its next output tile."""
 SHOWN = 4
 """Number of waiting workgroups that the message of a deadlock lists."""
 
@@ -49,10 +53,13 @@ class Engine:
         kernel: the cluster shape and the consumers with which the graph is compiled.
         setup: seconds from the launch and from the start of a workgroup until it multiplies.
         traffic: computes the bytes that main loops request from the L2 cache and read from DRAM.
+        dynamic: whether workgroups take output tiles from a counter: the first one that has
+            finished a tile takes the next one, whichever workgroup `steps` assigns it to.
 
     Attributes:
         slots: number of workgroups that run at the same time.
         times: the times that have been simulated so far.
+        tiles: with `dynamic`, the steps of each output tile; else None.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class Engine:
         kernel: Kernel,
         setup: Setup,
         traffic: Traffic,
+        *,
+        dynamic: bool = False,
     ) -> None:
         self.works, self.traffic = works, traffic
         self.turns = kernel.turns
@@ -83,6 +92,10 @@ class Engine:
         self.seconds: list[float] = fixed_seconds(steps, works).tolist()
         borders = np.searchsorted(steps.workgroup, np.arange(count + 1))
         self.borders: list[int] = borders.tolist()
+        self.tiles = TakenTiles(steps) if dynamic else None
+        self.ends = self.borders[1:] if self.tiles is None else self.tiles.first_ends
+        """For each workgroup, the end of the steps that it executes before it takes another output
+        tile or ends."""
         self.times = Times(steps)
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.sharing.now = setup.launch
@@ -90,7 +103,8 @@ class Engine:
         self.timers: list[tuple[float, int, int]] = []
         """Events in the future: time; workgroup; and the main loop that the workgroup begins at
         this time. If the latter is NONE, the slot of the workgroup, which has ended, gets its next
-        workgroup. Events at the same time happen in the order of their workgroups."""
+        workgroup; if it is TAKE, the workgroup takes an output tile. Events at the same time happen
+        in the order of their workgroups."""
         self.dispatched, self.left = 0, count
         self.finished = [0.0] * count
         """For each workgroup with ping-pong consumers: the time at which one warpgroup ends its
@@ -119,9 +133,18 @@ class Engine:
             _, workgroup, step = heappop(timers)
             if step == NONE:
                 self._start(self.times.slot[workgroup], self.times.ended[workgroup], at)
+            elif step == TAKE:
+                self._next_tile(workgroup)
             else:
                 self._multiply(workgroup, step)
+        if self.tiles is not None:
+            self.times.sort(self.tiles.order(), self.tiles.executed)
         return self.times.events()
+
+    @property
+    def executed(self) -> Steps:
+        """The steps of all workgroups, in the order in which the simulation executed them."""
+        return self.times.steps
 
     @property
     def now(self) -> float:
@@ -162,7 +185,7 @@ class Engine:
             self._execute(wait.workgroup, wait.step, wait.since)
 
     def _execute(self, workgroup: int, step: int, time: float) -> None:
-        """Simulate steps of a workgroup until it begins a main loop, is blocked, or ends.
+        """Simulate steps of a workgroup until it begins a main loop, is blocked, or has none left.
 
         Args:
             workgroup: the number of the workgroup.
@@ -170,7 +193,7 @@ class Engine:
             time: when this step begins, now or in the future.
         """
         kinds, seconds, times = self.kinds, self.seconds, self.times
-        for at in range(step, self.borders[workgroup + 1]):
+        for at in range(step, self.ends[workgroup]):
             kind = kinds[at]
             if kind == MULTIPLY:
                 heappush(self.timers, (time, workgroup, at))
@@ -183,11 +206,32 @@ class Engine:
             times.end[at] = time = time + seconds[at]
             if kind == SEND:
                 self.woken += self.sums.send(at, time)
-        self._leave(workgroup, time)
+        if self.tiles is not None and self.tiles.left:
+            heappush(self.timers, (time, workgroup, TAKE))
+        else:
+            self._leave(workgroup, time)
+
+    def _take(self, workgroup: int) -> int:
+        """The first step of the next output tile, which a workgroup takes; NONE if none is left."""
+        found = self.tiles.take(workgroup) if self.tiles is not None else None
+        if found is None:
+            return NONE
+        begin, self.ends[workgroup] = found
+        return begin
+
+    def _next_tile(self, workgroup: int) -> None:
+        """Let a workgroup take the next output tile now; it ends if none is left."""
+        step = self._take(workgroup)
+        if step == NONE:
+            self._leave(workgroup, self.now)
+        elif self.kinds[step] == MULTIPLY:
+            self._multiply(workgroup, step)
+        else:
+            self._continue(workgroup, step, self.now)
 
     def _leave(self, workgroup: int, time: float) -> None:
         """End a workgroup that has executed its steps, once its stores are done."""
-        last = self.borders[workgroup + 1] - 1
+        last = self.ends[workgroup] - 1
         until = time
         if self.kinds[last] == STORE:
             until += self.works[self.tilings[last]].drain
@@ -220,18 +264,18 @@ class Engine:
             False if nothing was simulated, because the steps from number `step` to the next main
             loop do more than finish and store the tile.
         """
-        following, stop = step, self.borders[workgroup + 1]
+        following, stop = step, self.ends[workgroup]
         while following < stop and self.kinds[following] != MULTIPLY:
             if self.kinds[following] not in ENDS:
                 return False
             following += 1
-        time = self.now
-        for place in range(step, following):
+        finished, time = range(step, following), self.now
+        for place in finished:
             self.times.end[place] = time = time + self.seconds[place]
-        if following == stop:
+        if following == stop and (following := self._take(workgroup)) == NONE:
             self._leave(workgroup, max(time, self.finished[workgroup]))
             return True
-        self.times.behind += range(step, following)
+        self.times.behind += finished
         begin = self.now + self.works[self.tilings[following]].handover
         begin = max(begin, self.finished[workgroup])
         self.finished[workgroup] = time

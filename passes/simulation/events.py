@@ -152,6 +152,20 @@ class Times:
         integers = (column[took].astype(np.int64) for column in (activity, step, overlaps))
         return Events(begin[took], end[took], workgroup, slot, *integers)
 
+    def sort(self, order: NDArray[np.int64], steps: Steps) -> None:
+        """Sort the times of steps by the workgroups that have executed the steps.
+
+        Args:
+            order: the old index of each step, in the new order.
+            steps: the steps in the new order, with the workgroups that have executed them.
+        """
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        self.steps = steps
+        self.begin = array("d", np.array(self.begin)[order].tobytes())
+        self.end = array("d", np.array(self.end)[order].tobytes())
+        self.behind = places[self.behind].tolist() if self.behind else []
+
     def makespan(self, launch: float) -> float:
         """When the last workgroup has ended; `launch` seconds if no workgroup has steps."""
         return max(launch, max(self.ended, default=launch))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm, KernelGraph, LaunchError, PassError
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.elements import dtype
 from coordgraph.gemm import OFFSETS, OFFSETS_OF
 from coordgraph.integers import evaluate
@@ -170,14 +171,15 @@ class Launch:
             loaded_bytes=prod(tilings[0].shape[:2]) * out * kernel.reads_c,
         )
         setup = Setup.of(machine, kernel, self.divisions)
-        engine = Engine(self.steps, works, machine, kernel, setup, traffic)
+        dynamic = bool(graph.control.of_kind(DynamicFor))
+        engine = Engine(self.steps, works, machine, kernel, setup, traffic, dynamic=dynamic)
         events = engine.run()
         m, n, k = self.sizes.T.astype(float)
         alike = self.products / len(self.sizes)
         return Simulation(
             machine=machine,
             instructions=self.instructions,
-            steps=self.steps,
+            steps=engine.executed,
             events=events,
             makespan=engine.times.makespan(setup.launch),
             slots=engine.slots,

@@ -10,7 +10,8 @@ from operator import add
 from sympy import Add, Expr, Integer, Mul, Symbol
 
 from coordgraph import KernelGraph
-from coordgraph.control.operations import Assign, Body, For, SetCoordinate
+from coordgraph.control.operations import Assign, Body, For, Operation, SetCoordinate
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.control.timeline import Begin
 from coordgraph.integers import (
     FloorDiv,
@@ -69,18 +70,24 @@ class _Bound:
                 total = total + 1
             elif isinstance(op, Assign):
                 self.largest[op.symbol] = op.value
-            elif isinstance(op, For):
+            elif isinstance(op, For | DynamicFor):
                 self.largest[op.symbol] = op.stop - 1
             elif isinstance(op, SetCoordinate):
                 self.largest.setdefault(index_symbol(op.dim), op.value)
             found = [self.marks(getattr(op, name)) for name in op.BODIES]
             inside = _all(found)
-            trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
+            trips = self._trips(op) if any(found) else ONE
             if inside is None or trips is None:
                 return None
             # an `If` executes one of its branches, so the larger bound of the branches counts
             total = total + reduce(maximum, inside, ZERO) * trips
         return total
+
+    def _trips(self, op: Operation) -> Expr | None:
+        """An upper bound of how often an operation executes its body; None if unknown."""
+        if isinstance(op, DynamicFor):
+            return self.most(op.stop)  # one workgroup may take all tickets
+        return self.most(op.stop - op.start) if isinstance(op, For) else ONE
 
     def most(self, expr: Expr) -> Expr | None:
         """An upper bound of `expr` as an expression in launch parameters; None if unknown."""

@@ -106,6 +106,7 @@ def opened(browser: Browser, path: Path) -> Iterator[Opened]:
     page.close()
 
 
+@pytest.mark.slow
 def test_the_page_asks_nothing_of_the_network(opened: Opened, path: Path):
     for details in opened.page.locator("details").all():
         details.evaluate("each => { each.open = true; }")
@@ -355,6 +356,7 @@ def test_a_graph_without_code_and_measurement_says_how_to_get_them(
     page.close()
 
 
+@pytest.mark.slow
 def test_a_name_cannot_become_markup(browser: Browser, tmp_path: Path):
     path = tmp_path / "named.html"
     graph = StreamK()(Gemm("bf16").graph())

@@ -77,6 +77,7 @@ def test_wgmma_with_less_shared_memory():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 def test_a_lowering_of_its_own():
     made = kernel("sm_8y", (64, 64, 64))
@@ -134,6 +135,7 @@ def test_targets_and_the_command_line_know_it():
         kernel("sm_77a")
 
 
+@pytest.mark.slow
 def test_a_module_that_registers_is_imported_by_the_command_line():
     words = ("--import", "tests.codegen.registers_architectures", "--tile", "64x64x64")
     done = process("compile", *words, "-t", "sm_8x", "-s", "data-parallel", "-e", "ptx")

@@ -20,7 +20,7 @@ from codegen.call import build, matmul
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph import epilogue as ep
 from passes import DataParallel
-from tests.support.sampling import covering
+from tests.support.sampling import covering, quick_cases
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -60,6 +60,7 @@ extent, gap = st.integers(0, 9), st.integers(0, 3)
 layout = st.tuples(st.sampled_from(ORDERS), st.tuples(gap, gap, gap))
 
 
+@pytest.mark.slow
 @given(
     *(st.integers(0, 4), extent, extent, extent),
     *(layout for _ in "ABCD"),
@@ -110,6 +111,7 @@ def test_kernels_with_transposed_operands(target: str):
         kernel(a, b, c, beta=1.0)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_kernels_with_leading_dimensions(target: str, turned: bool):
@@ -170,6 +172,7 @@ def add_both(acc: Any, residual: Any, bias: Any) -> Any:
     return acc + residual + bias
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("batch", [(), (3,)])
 @pytest.mark.parametrize("order", ["lmn", "mln", "lnm", "nlm"])
 def test_operands_of_an_epilogue(batch: tuple[int, ...], order: str):
@@ -193,6 +196,7 @@ def add_all(acc: Any, residual: Any, bias: Any, weights: Any, each: Any, scale: 
     return acc * scale + residual * weights + bias * each
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("order", ORDERS[1:3])
 @pytest.mark.parametrize("order_of_d", ORDERS[1:3])
 def test_rows_and_columns_of_operands_are_exchanged_with_d(order: str, order_of_d: str):
@@ -223,6 +227,7 @@ def test_gaps_between_matrices_of_an_operand():
 GROUPS = (np.array([0, 3, 3, 10], np.int32), np.array([1, 1, 8, 9], np.int32))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("offsets", "order", "gaps", "turned"),
     covering(3, GROUPS, ORDERS[:2], ((0, 0, 0), (2, 1, 3), (0, 2, 0)), (False, True)),
@@ -338,6 +343,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_refused(name: str):
     call, words = WRONG[name]
@@ -345,6 +351,7 @@ def test_what_is_refused(name: str):
         call()
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

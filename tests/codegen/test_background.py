@@ -125,6 +125,7 @@ def test_calls_with_a_plan_wait_for_it(slow: Builder, used: list[str]):
     assert slow.plans == []
 
 
+@pytest.mark.slow
 def test_batches_groups_and_epilogues(slow: Builder, used: list[str]):
     """A call never uses a kernel of another kind of problem: single, batched or grouped."""
     ones, offsets = np.ones((40, 40), np.float32), np.array([0, 20, 40], np.int32)
@@ -269,6 +270,7 @@ print(worker and worker.pid, time.time())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["thread", "process"])
 def test_the_end_of_the_program_does_not_wait(where: str, tmp_path: Path):
     """At exit, the background thread and the worker process end without delaying the program."""
@@ -325,6 +327,7 @@ assert compiler.wait(60) and len(build._kernels) == 2
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path):
     done = subprocess.run(
@@ -339,6 +342,7 @@ def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_batch_invariant_calls_are_served_in_their_order(slow: Builder, used: list[str]):
     """A loaded kernel serves a call with `invariant=True` only if it adds in the pinned order."""
     random = np.random.default_rng(0)

@@ -22,7 +22,7 @@ from coordgraph import CodegenError, Gemm, LaunchError
 from passes.choosing import rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -91,6 +91,7 @@ def check_a_batch(
     assert np.array_equal(found, want)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("transpose_a", "transpose_b", "shared"),
     cover(4, product([False, True], [False, True], ["", "a", "b"])),
@@ -109,6 +110,7 @@ def test_each_matrix_may_be_given_as_its_transpose(
     assert np.array_equal(codegen.matmul(*back, transpose_a=True, transpose_b=True), a @ b)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_epilogue_of_a_batch(shared: bool):
     a, b, c = whole(4, 20, 30), whole(4, 30, 24), whole(4, 20, 24)
@@ -132,6 +134,7 @@ def test_gaps_between_the_matrices_of_operands():
     assert np.array_equal(codegen.matmul(a[::2], b[::2]), a[::2] @ b[::2])
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_batch_can_be_told():
     a, b = whole(3, 40, 50), whole(3, 50, 60)
     plan = "32x32x16 stream-k{owner=last} on 5"
@@ -168,6 +171,7 @@ def test_only_the_call_that_says_so_measures(
     assert calls[1:] == [(3, 9)] * tune
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("how", chosen(["expanded", "turned"], ["matrix", "expanded", "turned"]))
 def test_chosen_is_what_matmul_takes(fake: FakeDriver, how: str):
     a, b = batch(64, 16, 256, A), matrix(256, 512, B)
@@ -239,6 +243,7 @@ def test_operands_must_fit(a: tuple[int, ...], b: tuple[int, ...], words: str):
         codegen.matmul(whole(*a), whole(*b))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("shared", [False, True])
 def test_outputs_must_fit(shared: bool):
     a, b = whole(3, 4, 5), whole(5, 6) if shared else whole(3, 5, 6)
@@ -375,6 +380,7 @@ def test_what_was_measured_for_a_batch_is_that_of_a_batch(fake: FakeDriver):
     assert next(plans(found[2])) == best
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     ("count", "m", "n", "k", "layout"),

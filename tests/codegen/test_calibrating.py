@@ -62,6 +62,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[list[
     known_devices.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_calibrated_device_is_found(measured: list[Any], tmp_path: Path):
     assert constants_of("A GPU", 120).estimated
     found = calibrate(1.0)
@@ -81,6 +82,7 @@ def test_a_calibrated_device_is_found(measured: list[Any], tmp_path: Path):
     assert "sizes that were not fitted to" in str(found)
 
 
+@pytest.mark.slow
 def test_files_may_lie_elsewhere(measured: list[Any], tmp_path: Path):
     found = calibrate(1.0, output=tmp_path / "x" / "mine.json")
     assert found.record == tmp_path / "x" / "mine.times.json"

@@ -23,6 +23,7 @@ from passes.choosing import Explanation, Plan, choices, rank
 from passes.choosing.constants import known_devices
 from tests.codegen.cli.commands import coordgraph
 from tests.codegen.nvptx.fake_driver import CONTEXT, install, matrix
+from tests.support.sampling import quick_cases
 
 A, B, D = 1 << 30, 2 << 30, 3 << 30
 COMPILE_PLAN = build.compile_plan
@@ -378,6 +379,7 @@ def test_the_command_tells_what_was_tuned(
     assert "What bounds it:" in printed
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("size", [(16, 6144, 4096), (2048, 2304, 8192), (4096, 4096, 4096)])
 def test_plans_read_back(size: tuple[int, int, int]):
     """Printed plans can be passed to `matmul` and to `coordgraph run --plan`."""

@@ -41,6 +41,7 @@ from coordgraph.integers import (
     size_symbol,
     to_text,
 )
+from tests.support.sampling import quick_cases
 
 I64 = ir.IntType(64)
 LARGEST = 2**31 - 1
@@ -203,6 +204,7 @@ def _nodes(expr: Basic) -> Iterator[Basic]:
         yield from _nodes(arg)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("widest", "magic"), [(False, True), (False, False), (True, False)])
 @settings(max_examples=15)
 @given(

@@ -14,6 +14,7 @@ from coordgraph import epilogue as ep
 from passes import DataParallel, SplitK, StreamK
 from passes.simulation import simulate
 from tests.support.gated import geglu, geglu_of, swiglu, swiglu_of
+from tests.support.sampling import quick_cases
 
 PARTS = ("stacked", "interleaved")
 SCHEDULES = (
@@ -33,6 +34,7 @@ def matrices(m: int, n: int, k: int, **batch: int) -> tuple[Any, Any]:
     return (rng.normal(size=(*shape, *s)).astype("f4") for s in ((m, k), (k, 2 * n)))  # type: ignore[return-value]
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
@@ -71,6 +73,7 @@ def test_check_finds_parts_of_the_other_order():
     assert any(verdict.name == "cover" for verdict in report.refuted)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("size", [(40, 50, 24), (1, 1, 7), (130, 70, 64), (16, 8, 0), (0, 4, 3)])
 @pytest.mark.parametrize("parts", PARTS)
 def test_matmul_of_all_layouts(parts: str, size: tuple[int, int, int]):

@@ -20,7 +20,7 @@ from coordgraph.text import from_json, to_json
 from passes import DataParallel, Pipeline, SplitK, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 SCHEDULES = (
     DataParallel(persistent=True),
@@ -80,6 +80,7 @@ def call(kind: str, grouped: bool, seed: int = 0) -> tuple[dict[str, Any], Any]:
     return {**given, "out": np.full_like(expected, np.nan)}, expected
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("kind", "schedule", "grouped", "target"),
     cover(8, product(KINDS, map(str, SCHEDULES[:4]), (False, True), ("interpreter", "cpu"))),
@@ -92,6 +93,7 @@ def test_rows_are_gathered_and_scattered(kind: str, schedule: str, grouped: bool
     assert np.array_equal(found, expected, equal_nan=True)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("schedule", [*map(str, SCHEDULES)])
 def test_checks_prove_or_examine_such_graphs(schedule: str):
     """No check refutes a correct graph, and `bounds` is proved for all sizes and tables."""
@@ -171,6 +173,7 @@ def test_an_empty_product_writes_nothing():
     assert np.isnan(kernel(**empty)).all()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize(
     ("architecture", "kind", "family"),

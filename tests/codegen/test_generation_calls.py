@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.measures.generation import choosing_times, python_calls, stages_of, warm_up
 from passes.choosing import Plan
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 GENERATED = {
     "128x256x64 data-parallel": 420_000,
@@ -33,6 +33,7 @@ A family is the set of kernels that `codegen.warm` compiles.
 QUICK = ("128x256x64 data-parallel", "128x128x64 two-tile-stream-k{reduction=scatter}")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("plan", chosen(QUICK, [*GENERATED]))
 def test_generating_a_kernel(plan: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
@@ -40,6 +41,7 @@ def test_generating_a_kernel(plan: str, monkeypatch: pytest.MonkeyPatch):
     assert python_calls(lambda: stages_of(Plan.parse(plan), "sm_90a")) <= GENERATED[plan]
 
 
+@pytest.mark.slow
 def test_choosing_a_plan():
     found = choosing_times(4)
     assert {name: figures["calls"] <= CHOSEN[name] for name, figures in found.items()} == {

@@ -22,6 +22,7 @@ from coordgraph import epilogue as ep
 from passes.choosing import Plan, rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import assert_clean
+from tests.support.sampling import quick_cases
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -123,6 +124,7 @@ def test_a_plan_for_groups_can_be_told():
         codegen.grouped_matmul(a, b, BORDERS, plan=f"16x16x16@c2x1 {SHARED}")
 
 
+@quick_cases(13)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -231,6 +233,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     assert len(asked) == 2
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "problem",

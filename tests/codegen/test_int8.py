@@ -17,7 +17,7 @@ import coordgraph as cg
 from codegen import lists
 from coordgraph import LaunchError
 from passes import DataParallel, HybridStreamK, SplitK, StreamK, TwoTileStreamK
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 TYPES = {"i8": np.int8, "u8": np.uint8}
 OUTPUTS: dict[str, Any] = {
@@ -164,6 +164,7 @@ def test_groups_of_int8(dtype: str):
     assert np.array_equal(found, np.concatenate([product(a[:10], b[0]), product(a[10:], b[2])]))
 
 
+@quick_cases(1)
 @targets
 def test_lists_of_int8_have_rows_of_16(target: str):
     sizes = [(5, 7, 9), (3, 20, 17), (8, 1, 33)]

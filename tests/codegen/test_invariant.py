@@ -19,6 +19,7 @@ from codegen.call.views import TensorView
 from coordgraph import CodegenError, Gemm, LaunchError
 from passes.choosing import Plan
 from passes.choosing.order_in_graph import why_not
+from tests.support.sampling import quick_cases
 
 K, N = 300, 40
 H200: dict[str, Any] = {"target": "sm_90a", "device": "NVIDIA H200", "processors": 132}
@@ -45,6 +46,7 @@ TILES = st.tuples(*(st.sampled_from([8, 16, 24, 64]),) * 2)
 GRIDS = st.sampled_from(["", "{persistent=true} on 1", "{persistent=true} on 3"])
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(tile=TILES, grid=GRIDS, first=st.integers(0, 100), m=st.integers(1, 40))
 def test_bits_do_not_depend_on_the_tile_the_grid_or_the_rows_around(
@@ -149,6 +151,7 @@ def gpu_request(m: int, n: int = 512, k: int = 7168, **options: Any) -> PlanRequ
     return PlanRequest(gemm, **{**H200, "invariant": True, **options})
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("m", [1, 8192])
 @pytest.mark.parametrize("shape", [(512, 7168), (4096, 4096)])
 def test_all_plans_for_a_gpu_add_in_the_pinned_order(m: int, shape: tuple[int, int]):

@@ -19,7 +19,7 @@ from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
 from passes import DataParallel
 from passes.choosing import Plan, rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -32,6 +32,7 @@ def operands(m: int, n: int, k: int, kind: type = np.float32) -> tuple[np.ndarra
     return a.astype(kind), b.astype(kind)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("size", "kind"),
     cover(0, product([(1, 1, 1), (3, 50, 7), (70, 33, 129)], [np.float32, np.float64])),
@@ -178,6 +179,7 @@ def test_rows_of_odd_length_take_another_plan(fake: FakeDriver):
     assert "mma.sync" in fake.loaded[-1]
 
 
+@pytest.mark.slow
 def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     refused: list[str] = []
 
@@ -293,6 +295,7 @@ class Measured(np.ndarray):
     """A subclass of numpy.ndarray that adds nothing, like those that other libraries define."""
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "kind",
     chosen([np.matrix, np.ma.MaskedArray], [Measured, np.matrix, np.memmap, np.ma.MaskedArray]),

@@ -13,6 +13,7 @@ import codegen
 import coordgraph as cg
 from passes import DataParallel, SplitK, StreamK
 from tests.support.rotary import LAYOUT, angles, halves, rotary, rotary_of
+from tests.support.sampling import quick_cases
 
 PARTS = ("stacked", "interleaved")
 SCHEDULES = (
@@ -24,6 +25,7 @@ SCHEDULES = (
 )
 
 
+@pytest.mark.slow
 @given(
     size=st.tuples(*[st.integers(1, 45)] * 3),
     parts=st.sampled_from(PARTS),
@@ -63,6 +65,7 @@ def test_checks(parts: str):
     assert not graph.check().refuted
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("turned", [False, True])
 def test_heads(parts: str, turned: bool):

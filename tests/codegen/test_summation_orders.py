@@ -23,7 +23,7 @@ from coordgraph.tilings import macro_tile
 from coordgraph.verification.summation_orders import Products, Sum, Term, summation_orders
 from passes import Pipeline
 from tests.passes.schedules import SCHEDULES
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 EXACT = [name for name in SCHEDULES if "atomic" not in name]
 """Schedules with one order of additions in every run."""
@@ -98,6 +98,7 @@ SAMPLE = [
 ]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("name", "target"), chosen(SAMPLE, CASES))
 @settings(max_examples=6, deadline=None)
 @given(

@@ -20,6 +20,7 @@ from passes.base import Pass
 from passes.lowering import LowerToHopper, LowerToHost, LowerToTensorCores
 from passes.simulation import Activity
 from passes.timeline import TIMELINE, MarkActivities, RecordTimeline, with_timeline
+from tests.support.sampling import quick_cases
 
 GIGAHERTZ = 1.75
 RESOLUTION = 32
@@ -214,6 +215,7 @@ def lowered(lowering: Pass, schedule: Pass, tile: tuple[int, int, int]) -> Kerne
     return with_timeline(lowering, 100)(schedule(Gemm(kind).graph(tile=tile)))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("lowering", "beside"),
     [

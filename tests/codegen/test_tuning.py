@@ -154,6 +154,7 @@ def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):
         tuning.find_fastest(REQUEST, Bench(lambda plan: True), lambda plans: None)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Worker processes get every plan to compile, and `compile` returns even if they have died.
 
@@ -179,6 +180,7 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert all(process.poll() is not None for process in processes)
 
 
+@pytest.mark.slow
 def test_workers_do_not_start_for_kernels_in_the_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

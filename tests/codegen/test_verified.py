@@ -14,6 +14,7 @@ from codegen.targets.nvptx.building import Builder
 from coordgraph import Gemm, KernelGraph, VerifyError, parse
 from coordgraph.library_graphs import is_made_by_library
 from passes import Pipeline, StreamK
+from tests.support.sampling import quick_cases
 
 TILE = (4, 4, 4)
 
@@ -39,6 +40,7 @@ def streamed() -> KernelGraph:
     return Pipeline.parse("reorder{swap=true},stream-k")(Gemm("f32").graph(TILE), "structure")
 
 
+@pytest.mark.slow
 def test_graphs_of_shipped_passes_are_checked_if_code_is_generated(
     checked: list[KernelGraph], monkeypatch: pytest.MonkeyPatch
 ):
@@ -83,6 +85,7 @@ def test_a_graph_from_text_is_checked_once(checked: list[KernelGraph]):
     assert len(checked) == 1, "the cache on disk has the result"
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_a_wrong_graph_is_not_compiled(target: str, checked: list[KernelGraph]):
     wrong = parse(streamed().text().replace("stop=k_count {", "stop=k_count - 1 {"))

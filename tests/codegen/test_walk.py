@@ -15,7 +15,7 @@ import pytest
 from codegen.call import build, matmul
 from codegen.call.request import PlanRequest
 from codegen.targets.cpu import HostKernel
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -100,6 +100,7 @@ ARRANGED: dict[str, Callable[[], Any]] = {
 }
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", chosen((*AS_GIVEN, "a transpose"), [*AS_GIVEN, *ARRANGED]))
 def test_a_call_of_a_new_kind(name: str):
     with walking() as walk:
@@ -111,6 +112,7 @@ def test_a_call_of_a_new_kind(name: str):
     assert len(steps) <= (MOST if name in AS_GIVEN else MOST_ARRANGED), "\n".join(steps)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("name", [*AS_GIVEN, *ARRANGED])
 def test_a_call_like_one_before(name: str):
     call = (AS_GIVEN | ARRANGED)[name]

@@ -51,6 +51,7 @@ def first(request: PlanRequest) -> str:
     return next(choose.plans(request)).kernel
 
 
+@pytest.mark.slow
 def test_calls_in_the_range_choose_among_built_kernels(fake: FakeDriver):
     made = codegen.warm("bf16", transpose_b=True, kernels=2, **RANGES)
     built = {plan.kernel for plan in made.kernels}
@@ -93,6 +94,7 @@ def test_the_selection_is_kept_on_disk(
         codegen.warm("bf16", transpose_b=True, kernels=2, **RANGES)
 
 
+@pytest.mark.slow
 def test_kernels_that_spill_are_left_out(fake: FakeDriver):
     asked: list[str] = []
 

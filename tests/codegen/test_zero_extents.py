@@ -16,7 +16,7 @@ from codegen.targets.nvptx import driver
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, StreamK
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install, matrix
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 HOSTS = ("cpu", "interpreter")
 NO_D = [(0, 5, 6), (4, 5, 0), (0, 0, 6), (0, 0, 0)]
@@ -129,6 +129,7 @@ def test_a_gpu_is_not_asked_for_an_empty_d(fake: FakeDriver, target: str, m: int
     assert (fake.launches, fake.loaded, fake.allocated) == ([], [], [])
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
     fake: FakeDriver, target: str, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +162,7 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
     assert zeroed[1:] == [(2 * ZEROS, 256 * DEPTH * 2)]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("layout", "target"), cover(0, product(["nt", "tn"], ["sm_80", "sm_90a"])))
 def test_a_gpu_multiplies_zeros_where_groups_have_no_depth(
     fake: FakeDriver, target: str, layout: str

@@ -155,6 +155,7 @@ def literals(path: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_types_are_named_by_their_records():
     """Files of the library name element types only through their records (`DType`).
 

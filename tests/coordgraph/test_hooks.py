@@ -12,6 +12,7 @@ import codegen
 import coordgraph
 from coordgraph.hooks import Hook
 from passes import StreamK
+from tests.support.sampling import quick_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = ("coordinates.mermaid()", "pseudocode()", "verify()", "text()", "json()")
@@ -47,6 +48,7 @@ def test_the_first_call_imports_the_implementation():
     assert python(made + calls) == "".join(f"{part}\n" for part in parts)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_the_reader_knows_every_operation(target: str):
     """The text parser imports all modules of operations, so it knows every registered operation."""

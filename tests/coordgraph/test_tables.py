@@ -21,6 +21,7 @@ from coordgraph.tables import SORTS, Table, TableNeed, place_of, tabulate
 from passes import Pipeline
 from tests.coordgraph.coordinates.strategies import STRATEGIES, Case, table_of
 from tests.support.lists import ends_of
+from tests.support.sampling import quick_cases
 
 LIST = Gemm("f32", grouped=True, group_axis="mnk")
 GRAPH: KernelGraph = Pipeline.parse("longest-first,stream-k{workgroups=5}")(
@@ -181,6 +182,7 @@ EDITS = {
 }
 
 
+@quick_cases(9)
 @pytest.mark.parametrize("name", EDITS)
 def test_what_does_not_verify(name: str):
     edit, why = EDITS[name]

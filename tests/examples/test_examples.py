@@ -19,7 +19,7 @@ from examples.snake_deal import SnakeDeal
 from passes import LongestFirst, Pass, Pipeline, Rasterize, kit
 from tests.support.mermaid import parse as parse_mermaid
 from tests.support.ptxas import assemble, assert_clean
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, quick_cases, words
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES = 60
@@ -117,6 +117,7 @@ def test_they_verify_and_their_text_reads_back(step: Pass):
     assert Pipeline.parse(",".join(graph.log)).passes == (step,)
 
 
+@quick_cases(1)
 @every_example
 def test_the_interpreter_agrees_with_numpy_under_every_scheduler(step: Pass):
     graph = scheduled(step)
@@ -128,6 +129,7 @@ def test_the_interpreter_agrees_with_numpy_under_every_scheduler(step: Pass):
             assert np.array_equal(result.d, a @ b)
 
 
+@quick_cases(2)
 @every_example
 def test_the_cpu_agrees_with_numpy(step: Pass):
     kernel = codegen.compile(scheduled(step), target="cpu")
@@ -136,6 +138,7 @@ def test_the_cpu_agrees_with_numpy(step: Pass):
         assert np.array_equal(kernel(a, b, workgroups=workgroups), a @ b)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("target", "step"),
     cover(

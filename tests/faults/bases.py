@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordgraph import epilogue as ep
 
 PERSISTENT = "data-parallel{persistent=true}"
+DYNAMIC = "data-parallel{persistent=true,scheduler=dynamic}"
 STREAM = "stream-k"
 LAST = "stream-k{owner=last}"
 LONG_SEGMENTS = "stream-k{least_segment=3}"

@@ -12,6 +12,7 @@ from tests.faults.memory_fault import (
     fault,
     swap,
 )
+from tests.faults.ticket_faults import ORDER
 
 __all__ = ["MEMORY_FAULTS"]
 
@@ -354,4 +355,4 @@ TABLES = (
         gemm=LIST,
     ),
 )
-MEMORY_FAULTS = (*TABLES, *RING, *STORES, *PARTIALS, *CLUSTERS, *TURNS, *OLDER)
+MEMORY_FAULTS = (*TABLES, *RING, *STORES, *PARTIALS, *CLUSTERS, *TURNS, *ORDER, *OLDER)

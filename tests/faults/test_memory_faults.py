@@ -10,7 +10,7 @@ from coordgraph.verification import Outcome
 from coordgraph.verification.memory_order.check import NAME, STATES
 from tests.faults.memory_fault import MemoryFault, correct, table
 from tests.faults.memory_faults import MEMORY_FAULTS
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checks.md"
 BEGIN, END = "<!-- memory faults -->\n", "<!-- /memory faults -->"
@@ -48,6 +48,7 @@ def test_names_are_unique_and_faults_are_many():
     assert {fault.target for fault in MEMORY_FAULTS} == {"sm_80", "sm_90a"}
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", chosen(QUICK, list(BY_NAME)))
 def test_memory_order_refutes_the_fault(name: str):
     fault: MemoryFault = BY_NAME[name]
@@ -77,6 +78,7 @@ def test_the_page_lists_every_fault_and_the_check(request: pytest.FixtureRequest
 CORRECT = sorted({(f.schedule, f.lowering, f.operand, f.gemm) for f in MEMORY_FAULTS}, key=str)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("schedule", "lowering", "operand", "gemm"), CORRECT, ids=str)
 def test_the_correct_graphs_hold(schedule: str, lowering: object, operand: bool, gemm: object):
     graph = correct(schedule, lowering, operand, gemm)  # type: ignore[arg-type]

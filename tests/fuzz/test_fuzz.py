@@ -18,6 +18,7 @@ from tests.fuzz.memory import Overwritten, watched_workspaces
 from tests.fuzz.mutants import KINDS, Mutant, mutant
 from tests.fuzz.trial import FINDINGS, Outcome, attempt
 from tests.fuzz.workers import Workers
+from tests.support.sampling import quick_cases
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -46,6 +47,7 @@ def foreign() -> KernelGraph:
     raise KeyError("flags")
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("make", "outcome", "detail"),
     [
@@ -114,6 +116,7 @@ def test_mutants_are_repeatable_and_of_every_kind():
     assert len({m.shown for m in made}) > 35
 
 
+@pytest.mark.slow
 def test_the_first_mutants_show_no_defect():
     for base in CPU_BASES:
         base_text(base)

@@ -107,6 +107,13 @@ WHOLE = (
     hopper("data-parallel", (160, 128, 64), layout="nn"),
     hopper("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="tt"),
     pingpong("data-parallel{persistent=true}", (256, 144, 64), (2, 1, 1), layout="nt"),
+    hopper("data-parallel", (128, 88, 64), layout="nt"),
+    hopper("data-parallel{persistent=true}", (128, 72, 64), layout="nn"),
+    hopper("data-parallel", (64, 40, 64), layout="tn"),
+    hopper("data-parallel", (192, 104, 64), layout="nt"),
+    hopper("data-parallel", (40, 128, 64), layout="tt"),
+    hopper("data-parallel", (64, 264, 64), layout="nt"),
+    pingpong("data-parallel{persistent=true}", (256, 88, 64), (2, 1, 1), layout="nn"),
 )
 """Kernels for random problems, in which every tile is computed by one workgroup."""
 SHARING = (
@@ -130,6 +137,12 @@ SHARING = (
     hopper("stream-k{owner=last,shares=balanced}", (128, 128, 64), layout="nn"),
     hopper("stream-k{owner=last}", (128, 160, 64), (2, 2, 1), layout="nt"),
     hopper("stream-k{reduction=scatter,shares=balanced}", (512, 160, 64), (4, 2, 1), layout="tt"),
+    hopper("stream-k{owner=last}", (256, 120, 64), layout="nn"),
+    hopper("stream-k{reduction=scatter}", (128, 88, 64), layout="nt"),
+    hopper("two-tile-stream-k{owner=last}", (256, 176, 64), (2, 2, 1), layout="nn"),
+    hopper("stream-k{owner=last,reduction=tree}", (64, 88, 128), (1, 1, 2), layout="nt"),
+    hopper("stream-k{reduction=turnstile}", (24, 256, 64), layout="nn"),
+    pingpong("stream-k{owner=last}", (64, 120, 64), layout="tn"),
 )
 """Kernels for random problems, in which several workgroups compute parts of one output tile."""
 ADDED = (
@@ -141,6 +154,7 @@ ADDED = (
     # split-k has owner=last by default, so no workgroup waits for a higher-numbered one. With
     # owner=first all workgroups would have to be resident, but large problems have too many.
     pingpong("split-k{splits=5,reduction=atomic}", (128, 256, 64), (1, 2, 1)),
+    hopper("stream-k{owner=last,reduction=atomic}", (128, 104, 64), layout="nn"),
 )
 """Kernels that add partial sums atomically, so that last bits of D differ from run to run."""
 STEADY = (*WHOLE, *SHARING)
@@ -263,6 +277,7 @@ TWO_SHAPES = (
 
 DIFFERENT_D = (
     hopper("stream-k{owner=last}", (128, 128, 64)),
+    hopper("data-parallel", (128, 88, 64)),
     hopper("data-parallel{persistent=true}", (16, 128, 64), types=("f16", "f16")),
     hopper("data-parallel", (128, 192, 64), types=("f16", "f32")),
     hopper("two-tile-stream-k{owner=last}", (256, 128, 64), (2, 1, 1), types=("bf16", "f16")),

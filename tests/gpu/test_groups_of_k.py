@@ -45,6 +45,8 @@ HOPPER = (
     ((48, 128, 64), LowerToHopper()),
     ((128, 48, 64), LowerToHopper()),
     ((128, 160, 64), LowerToHopper()),
+    ((128, 88, 64), LowerToHopper()),
+    ((256, 120, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper(consumers="pingpong")),
     ((64, 256, 128), LowerToHopper(consumers="pingpong")),
 )

@@ -33,6 +33,7 @@ from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters,
 from tests.passes.test_invariants import waits_for_lower
 from tests.passes.test_results import one_number_a_piece, run
 from tests.passes.test_tree import deep
+from tests.support.sampling import quick_cases
 
 STREAMS = (
     "stream-k{reduction=atomic}",
@@ -52,6 +53,7 @@ EVERY = (*STREAMS, *SPLITS)
 FIRST, LAST, SPLIT = STREAMS[0], STREAMS[1], SPLITS[0]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep())
 @settings(max_examples=60)
@@ -79,6 +81,7 @@ def test_all_but_the_owner_add_to_the_slot_of_the_tile(name: str, problem: Probl
             slots.add(slot)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep(), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
 @settings(max_examples=20)
@@ -130,6 +133,7 @@ def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: boo
     assert result[0, 0] == np.float32(own + total)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("kind", ["batch", "groups", "groups of k"])
 @pytest.mark.parametrize("owner", ["first", "last"])
 def test_batches_and_groups(kind: str, owner: Owner):

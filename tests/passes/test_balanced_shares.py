@@ -15,7 +15,7 @@ from coordgraph import Gemm, LaunchError, PassError
 from coordgraph.interpreter import trace
 from passes import StreamK
 from passes.kit import OWNERS, REDUCTIONS, Owner, Reduction
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 TILE = (8, 8, 8)
 extents = st.integers(1, 40)
@@ -50,6 +50,7 @@ def test_every_tile_is_divided_into_whole_shares(rows: int, columns: int, depth:
         assert len({s.tile for s in found.of(number) if s.k_count}) == 1
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("reduction", "owner"), cover(0, [(r, o) for r in REDUCTIONS for o in OWNERS])
 )

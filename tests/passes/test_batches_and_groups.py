@@ -33,7 +33,7 @@ from tests.passes.schedules import (
     schedule,
     symbolic,
 )
-from tests.support.sampling import chosen, cover, kinds, words
+from tests.support.sampling import chosen, cover, kinds, quick_cases, words
 
 GROUPED = [
     name
@@ -109,6 +109,7 @@ def test_groups_are_for_grids_that_are_given(name: str):
     assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "order"),
     cover(
@@ -148,6 +149,7 @@ def test_streams_balance_across_groups():
     assert len({segment.tile for segment in found.of(0)}) > 1
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
@@ -162,12 +164,14 @@ def test_groups_give_the_reference(name: str):
     on()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("order", chosen(("swap-group", "morton"), ORDERS))
 def test_groups_in_every_order_of_visits(order: str):
     made = graph("two-tile-stream-k{owner=last}", order, grouped=True, transpose_b=True)
     check_groups(made, [5, 0, 1, 13, 4], 3, schedule=Shuffled(1))
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, kinds))
 def test_batches(name: str):
     @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
@@ -196,6 +200,7 @@ def test_matrices_of_a_batch_may_coincide_or_lie_apart():
         assert np.array_equal(interpret(made, some, shared, parameters=parameters).d, some @ b[0])
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "gemm"),
     cover(
@@ -330,6 +335,7 @@ def test_refusals():
         StreamK()(StreamK()(problem))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
 def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
     """The checks accept a grid that a tile order rounds up to more workgroups than tiles."""

@@ -26,7 +26,7 @@ from passes import (
     TwoTileStreamK,
 )
 from tests.passes.schedules import ORDERED, ORDERS, SCHEDULES, symbolic
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, quick_cases, words
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,7 @@ def test_sizes_that_no_index_holds_are_refused():
         Gemm("f32", m=most, n=most, k=64).graph()
 
 
+@quick_cases(7)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_graphs_can_be_copied(name: str):
     """Graphs can be deep-copied and pickled, also after `verify` has cached proofs about sizes."""

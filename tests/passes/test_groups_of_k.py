@@ -25,7 +25,7 @@ from passes import (
 )
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import ORDERS, STREAMS, TILE, schedule, symbolic
-from tests.support.sampling import chosen, cover, kinds, words
+from tests.support.sampling import chosen, cover, kinds, quick_cases, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -122,6 +122,7 @@ orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 # Tests of traces: which workgroup computes which k tiles.
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "order"),
     cover(0, product(EVERY, orders), kinds),
@@ -183,6 +184,7 @@ def test_whole_tiles_do_not_balance():
     assert {segment.role for segment in one.segments} == {"whole"}
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
@@ -251,6 +253,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
 # Tests of the interpreter's results.
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_groups_give_the_reference(name: str):
     @given(
@@ -273,6 +276,7 @@ def test_groups_give_the_reference(name: str):
     on()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "name", cover(0, [*WHOLE[1:], *STREAMS[1:7:2], PARTLY[0], PARTLY[3]], kinds)
 )
@@ -287,6 +291,7 @@ def test_what_is_no_number_stays_in_its_group(name: str):
     on()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("order", "layout"),
     chosen(

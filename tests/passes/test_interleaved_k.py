@@ -19,7 +19,7 @@ from coordgraph.interpreter import Trace, interpret, trace
 from passes import StreamK
 from passes.kit import OWNERS, REDUCTIONS, Owner, Reduction
 from passes.lowering import LowerToHopper
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 TILE = (8, 8, 8)
 few = st.integers(1, 4)
@@ -105,6 +105,7 @@ def test_shares_and_partial_sums_are_those_of_contiguous_pieces(
     assert [send.tile for send in found.sends] == [send.tile for send in plain.sends]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("reduction", "owner"), cover(0, [(r, o) for r in REDUCTIONS for o in OWNERS])
 )

@@ -21,7 +21,7 @@ from passes import HybridStreamK, Pass, StreamK, TwoTileStreamK
 from passes.kit import Owner, Reduction
 from tests.passes.schedules import TILE, in_tiles, parameters, problems, symbolic
 from tests.passes.test_results import left_over, matrices
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 KINDS = (StreamK, TwoTileStreamK, HybridStreamK)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -35,6 +35,7 @@ def traced(step: Pass, problem: tuple[int, int, int, int]) -> Trace:
     return found
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("kind", "owner"), cover(0, product(KINDS, ["first", "last"])))
 def test_no_segment_is_shorter_unless_the_tile_is(kind: type[StreamK], owner: Owner):
     @given(problems(most=40), leasts)
@@ -88,6 +89,7 @@ def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], 
     assert tuple(seen[w] for w in range(len(found.iterations))) == found.iterations
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("kind", "reduction"), cover(0, product(KINDS, ["peers", "tree", "turnstile", "atomic"]))
 )

@@ -29,7 +29,7 @@ from passes import Pipeline, StreamK
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import STREAMS, TILE, schedule, symbolic
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import chosen, cover, kinds, words
+from tests.support.sampling import chosen, cover, kinds, quick_cases, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -160,6 +160,7 @@ lists = st.lists(
 # Tests of traces: which workgroup computes which k tiles.
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_every_iteration_once_and_every_tile_ends_once(name: str):
     def on(sizes: list[Sizes], workgroups: int):
@@ -260,6 +261,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
 # Tests of the interpreter's results.
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_lists_give_the_reference(name: str):
     @given(lists, st.integers(1, 30), st.sampled_from(sorted(SCHEDULERS)))
@@ -277,6 +279,7 @@ def test_lists_give_the_reference(name: str):
     on()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "layout"),
     cover(0, product(EVERY, LAYOUTS), lambda case: (case[0].partition("{")[0], case[1])),
@@ -331,6 +334,7 @@ def test_vectors_that_are_too_short():
 # Graphs for lists of products survive conversion to text and JSON; bounds of tables are proved.
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     ("name", "layout"),
     cover(0, product(EVERY, ("nn", "tt")), lambda case: (case[0].partition("{")[0], case[1])),

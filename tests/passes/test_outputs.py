@@ -11,6 +11,7 @@ from coordgraph import Gemm, KernelGraph, VerifyError, parse
 from coordgraph import epilogue as ep
 from coordgraph.interpreter import interpret
 from passes import Pipeline
+from tests.support.sampling import quick_cases
 
 
 @ep.epilogue(scale="", gate=ep.operand("mn", optional=True), pre=ep.output("mn", "f32"))
@@ -45,6 +46,7 @@ def scheduled(schedule: str, **options: Any) -> KernelGraph:
     return Pipeline.parse(schedule)(Gemm("f32", epilogue=gated, **options).graph((16, 16, 16)))
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_stores_every_output(schedule: str):
     graph = scheduled(schedule)
@@ -58,6 +60,7 @@ def test_every_schedule_stores_every_output(schedule: str):
     np.testing.assert_array_equal(found.d, np.maximum(2 * a @ b, 0) + gate)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(("schedule", "options"), GROUPED, ids=str)
 def test_batches_and_groups_store_every_output(schedule: str, options: dict[str, Any]):
     report = scheduled(schedule, **options).check(checks=("cover", "bounds"))

@@ -19,7 +19,7 @@ from coordgraph.integers import compile_function, index_symbol, size_symbol
 from coordgraph.interpreter import trace
 from passes import DataParallel, Grouped, Pass, Pipeline, Rasterize, SplitK, StreamK, TwoTileStreamK
 from tests.passes.schedules import SCHEDULES, TILE
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, quick_cases, words
 
 PROVED = (
     DataParallel(),
@@ -249,6 +249,7 @@ def test_groups_work_on_neighbours_at_the_same_k(groups: int):
             assert numbers == list(range(numbers[0], numbers[0] + groups))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "order"),
     chosen(
@@ -271,6 +272,7 @@ def test_compiled_kernels_compute_the_same(name: str, order: Pass):
         assert np.array_equal(kernel(a, b), a @ b)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "steps",
     cover(0, [(steps,) for steps in FOUND], lambda case: words(case[0])),
@@ -283,6 +285,7 @@ def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
     assert re.findall(r"\b(?:div|rem)\.\w+", kernel.ptx) == []
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("m", "order"),
     cover(

@@ -25,7 +25,7 @@ from tests.passes.schedules import (
     problems,
     symbolic,
 )
-from tests.support.sampling import cover, covering, words
+from tests.support.sampling import cover, covering, quick_cases, words
 
 FIXED_UP = [name for name in SCHEDULES if "-k" in name]
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
@@ -65,6 +65,7 @@ def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: An
     return result.d
 
 
+@quick_cases(9)
 @pytest.mark.parametrize(("name", "corner"), covering(10, SCHEDULES, CORNERS))
 def test_the_result_is_the_reference_at_corners(name: str, corner: str):
     graph, problem = symbolic(name), CORNERS[corner]
@@ -72,6 +73,7 @@ def test_the_result_is_the_reference_at_corners(name: str, corner: str):
         run(graph, problem, kind())
 
 
+@quick_cases(5)
 @pytest.mark.parametrize(("name", "order"), ORDERED[len(SCHEDULES) :])
 def test_the_result_is_the_reference(name: str, order: str):
     graph = symbolic(name, order)
@@ -98,6 +100,7 @@ def test_the_result_is_the_reference_at_length(name: str, order: str):
     on()
 
 
+@quick_cases(7)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_a_graph_of_numbers_gives_the_reference(name: str):
     problem = CORNERS["ragged everywhere"]
@@ -111,6 +114,7 @@ def test_tiles_that_are_not_square(name: str):
         run(graph, problem, Shuffled(0))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, FIXED_UP, words))
 @given(problems(most=16), st.integers(0, 1000))
 @settings(max_examples=6)
@@ -127,6 +131,7 @@ def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, see
     np.testing.assert_allclose(first, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
 
+@quick_cases(21)
 @pytest.mark.parametrize("name", FIXED_UP)
 def test_waiting_for_lower_numbers_needs_no_residency(name: str):
     """If workgroups wait only for lower-numbered ones, one resident workgroup at a time suffices.

@@ -25,6 +25,7 @@ from passes.kit.reduce_scatter import MOST_SHARES, SHARE
 from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters, symbolic
 from tests.passes.test_results import one_number_a_piece, run
 from tests.passes.test_tree import deep
+from tests.support.sampling import quick_cases
 
 STREAMS = (
     "stream-k{reduction=scatter}",
@@ -36,6 +37,7 @@ EVERY = (*STREAMS, "split-k{splits=5,reduction=scatter}", "split-k{splits=64,red
 ONE, SPLIT = STREAMS[0], EVERY[-2]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep())
 @settings(max_examples=60)
@@ -89,6 +91,7 @@ def test_all_is_sent_before_anything_is_waited_for(name: str, problem: Problem):
                 assert isinstance(before, Segment)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep(), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
 @settings(max_examples=20)
@@ -102,6 +105,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
     run(numeric(name, problem), problem, Shuffled(0))
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("tile", [(1, 4, 4), (3, 5, 2), (33, 2, 4), (70, 1, 4)])
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):

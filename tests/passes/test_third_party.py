@@ -20,7 +20,7 @@ from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
 from tests.passes.schedules import CORNERS, SCHEDULES, WHOLE_TILES, schedule
 from tests.passes.test_invariants import waits_for_lower
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, quick_cases, words
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ def check(graph: KernelGraph, problem: tuple[int, int, int, int]) -> None:
         assert np.array_equal(result.d, a @ b)
 
 
+@quick_cases(8)
 @pytest.mark.parametrize(
     ("name", "order", "corner"),
     cover(0, product(SCHEDULES, ORDERS, ("one tile in many pieces", "ragged everywhere")), words),
@@ -128,6 +129,7 @@ def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass,
     check(graph, CORNERS[corner])
 
 
+@quick_cases(3)
 @OUTSIDE
 @pytest.mark.parametrize("name", ["stream-k", "two-tile-stream-k{owner=last,first=dp}"])
 def test_orders_from_outside_keep_sizes_symbolic(name: str, order: Pass):

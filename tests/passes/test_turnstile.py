@@ -21,6 +21,7 @@ from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters,
 from tests.passes.test_invariants import waits_for_lower
 from tests.passes.test_results import one_number_a_piece, run
 from tests.passes.test_tree import deep
+from tests.support.sampling import quick_cases
 
 STREAMS = (
     "stream-k{reduction=turnstile}",
@@ -59,6 +60,7 @@ def in_order(name: str, found: Trace) -> None:
         assert sorted(got) == sorted((w, slot, numbers[before]) for before, w in pairs)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep())
 @settings(max_examples=60)
@@ -67,6 +69,7 @@ def test_pieces_pass_one_accumulator_on(name: str, problem: Problem):
     in_order(name, trace(graph, parameters(graph, problem)))
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep(), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
 @settings(max_examples=20)

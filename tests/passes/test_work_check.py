@@ -45,7 +45,7 @@ from passes import (
 from passes.choosing import Plan
 from passes.work_check import LAUNCHES, MOST_COST, small_launches, work_problems
 from tests.passes.schedules import ORDERED, ORDERS, SCHEDULES, schedule, symbolic
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 TILE = (4, 4, 4)
 PROBLEM = Gemm("f32").graph(TILE)
@@ -302,6 +302,7 @@ FAULTS: dict[str, tuple[Pass, str]] = {
 }
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faulty_schedules_are_refused(fault: str):
     step, why = FAULTS[fault]
@@ -316,6 +317,7 @@ def test_faulty_schedules_are_refused(fault: str):
     assert Pipeline([step])(PROBLEM, verify="structure").level == "scheduled"
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("fault", ["ragged wave dropped", "doubled store", "no signal"])
 @pytest.mark.parametrize(
     "gemm",

@@ -46,7 +46,10 @@ FIRST_WORDS = (
     "split-k",
 )
 
-LARGE_TILES = ((64, 64, 32), (128, 64, 32), (64, 128, 64), (128, 128, 64), (256, 128, 64))
+LARGE_TILES = (
+    *((64, 64, 32), (128, 64, 32), (64, 128, 64), (128, 128, 64), (256, 128, 64)),
+    *((64, 40, 64), (128, 88, 64), (256, 72, 64), (40, 128, 64)),
+)
 """Macro tiles that a lowering for GPUs may accept."""
 LOWERINGS: tuple[Pass, ...] = (
     *(LowerToTensorCores("sm_80"), LowerToTensorCores("sm_80", stages=2)),

@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-__all__ = ["Slow", "chosen", "cover", "covering", "kinds", "sample", "words"]
+__all__ = [
+    "Slow",
+    "chosen",
+    "cover",
+    "covering",
+    "kinds",
+    "mark_slow_cases",
+    "quick_cases",
+    "sample",
+    "words",
+]
 
 
 class Slow:
@@ -25,6 +35,33 @@ class Slow:
 
     collected = True
     updating = False
+
+
+def quick_cases(count: int) -> pytest.MarkDecorator:
+    """Of the parametrized function's cases, `count` are quick; the others are marked `slow`.
+
+    The quick ones are spread evenly over the cases in the order of collection, first and last
+    included (only the first if `count` is 1). Use `cover` instead where all values must be quick.
+    """
+    return pytest.mark.quick_cases(count)
+
+
+def mark_slow_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark as `slow` all but the quick ones of the cases of functions with `quick_cases`."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("quick_cases"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        mark = cases[0].get_closest_marker("quick_cases")
+        assert mark
+        cases = [case for case in cases if not case.get_closest_marker("slow")]
+        count = min(mark.args[0], len(cases))
+        steps = max(count - 1, 1)
+        quick = {round(i * (len(cases) - 1) / steps) for i in range(count)}
+        for number, case in enumerate(cases):
+            if number not in quick:
+                case.add_marker("slow")
 
 
 def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:

@@ -2,11 +2,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations, product
+from typing import cast
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support.sampling import Slow, chosen, cover, covering, kinds, sample, words
+from tests.support.sampling import (
+    Slow,
+    chosen,
+    cover,
+    covering,
+    kinds,
+    mark_slow_cases,
+    quick_cases,
+    sample,
+    words,
+)
 
 
 def test_the_sample_is_repeatable_and_of_the_size_asked_for():
@@ -99,3 +110,29 @@ def test_slow_ones_are_not_made_where_none_is_collected(monkeypatch: pytest.Monk
     monkeypatch.setattr(Slow, "collected", False)
     found = [[p.values for p in made] for made in (cover(2, cases), covering(2, "ab", "cd"))]
     assert [*map(list, wanted)] == found
+
+
+class Case:
+    """A collected test, as far as `mark_slow_cases` knows it."""
+
+    def __init__(self, nodeid: str, *marks: pytest.MarkDecorator):
+        self.nodeid, self.marks = nodeid, {mark.name: mark.mark for mark in marks}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+    def add_marker(self, name: str) -> None:
+        self.marks[name] = getattr(pytest.mark, name).mark
+
+
+@pytest.mark.parametrize(
+    ("count", "quick"),
+    [(1, [0]), (2, [0, 9]), (3, [0, 4, 9]), (4, [0, 3, 6, 9]), (20, [*range(10)])],
+)
+def test_quick_cases_are_spread_over_all(count: int, quick: list[int]):
+    cases = [Case(f"file.py::test_it[{number}]", quick_cases(count)) for number in range(10)]
+    others = [Case("file.py::test_it"), Case("file.py::test_that[1]", quick_cases(1))]
+    slow = Case("file.py::test_it[-]", quick_cases(count), pytest.mark.slow)
+    mark_slow_cases(cast("list[pytest.Item]", [slow, *cases, *others]))
+    assert [number for number, case in enumerate(cases) if "slow" not in case.marks] == quick
+    assert not any("slow" in case.marks for case in others)

@@ -1,4 +1,7 @@
-"""Emit operations on flags on the CPU. A flag says that a workspace slot holds a partial sum."""
+"""Emit operations on flags and counters of tickets on the CPU.
+
+A flag says that a workspace slot holds a partial sum.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from llvmlite import ir
 from codegen.targets.cpu.guards import GuardedWalker
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
+from coordgraph.control.tickets import TakeTicket
 
 __all__ = ["FlagWalker"]
 
@@ -17,7 +21,7 @@ I32 = ir.IntType(32)
 
 
 class FlagWalker(GuardedWalker):
-    """Emits the operations on flags of a kernel for the CPU."""
+    """Emits the operations on flags and counters of a kernel for the CPU."""
 
     @abstractmethod
     def _address(self, node: Node, dim: str, width: int = 1) -> tuple[ir.Value, Any]:
@@ -54,6 +58,13 @@ class FlagWalker(GuardedWalker):
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         """Emit a store of 0 to a flag."""
         self._set_flag(node, op.flag, ir.Constant(I32, 0))
+
+    def emit_TakeTicket(self, node: Node, op: TakeTicket) -> None:
+        """Emit an atomic increment of a counter, which becomes 0 after the last ticket."""
+        address, _ = self._address(node, op.counter)
+        last = self.last_ticket(node, op.count)
+        ticket = self.builder.atomic_rmw("uinc_wrap", address, last, "monotonic")
+        self.follow(node, op.dim, op.first, ticket)
 
     def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
         # An atomic exchange, because llvmlite's atomic store rejects opaque pointers.

@@ -39,7 +39,7 @@ class Workspace:
     """The workspace of one launch.
 
     Attributes:
-        tensors: the memory of each workspace tensor (`partials`, `flags`), by name.
+        tensors: the memory of each workspace tensor (`partials`, `flags`, `counter`), by name.
         zeroed: names of the tensors that are zero before a launch and zero again after it.
     """
 
@@ -51,13 +51,14 @@ class Workspace:
 
         Raises:
             StoppedLaunch: a tensor is not zero, so the graph sends partial sums that no workgroup
-                receives.
+                receives, or takes tickets without setting their counter back to 0.
         """
         for name in self.zeroed:
             if self.tensors[name].any():
                 raise StoppedLaunch(
                     f"the tensor {name} is not zero after the kernel has ended, so a partial sum "
-                    "was sent and not received; call the graph's check() to see which"
+                    "was sent and not received, or a ticket too few was taken; call the graph's "
+                    "check() to see which"
                 )
 
 

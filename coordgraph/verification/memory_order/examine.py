@@ -15,12 +15,13 @@ from coordgraph.integers import evaluate, index_symbol
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.memory_order.agents import ThreadClass, classify
+from coordgraph.verification.memory_order.compiled_values import Formulas
 from coordgraph.verification.memory_order.events import Early, Violation
 from coordgraph.verification.memory_order.interleavings import counterexample
 from coordgraph.verification.memory_order.machine import Machine
 from coordgraph.verification.memory_order.machine_facts import Facts
 from coordgraph.verification.memory_order.races import find_races
-from coordgraph.verification.memory_order.steps import Formulas, Walk
+from coordgraph.verification.memory_order.steps import Walk
 from coordgraph.verification.memory_order.thread_values import TooLarge, thread_symbols
 from coordgraph.verification.verdicts import Counterexample
 

@@ -1,4 +1,4 @@
-"""Simulation of mbarriers and flags: threads arrive at mbarriers, set flags, and wait for both."""
+"""Simulation of mbarriers, flags and counters: threads arrive at mbarriers, set flags, and wait."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from coordgraph.control.effects import (
     AwaitFlag,
     AwaitPhase,
     ChangeFlag,
+    DrawTicket,
     Initialise,
     Kind,
     TakeFlag,
 )
+from coordgraph.control.tickets import next_value
 from coordgraph.verification.memory_order.agents import Agent
 from coordgraph.verification.memory_order.clocks import Clock
 from coordgraph.verification.memory_order.events import Early, Event, Log, value_of
@@ -29,8 +31,8 @@ from coordgraph.verification.memory_order.synchronisation import (
 
 __all__ = ["Signal", "Signals"]
 
-Signal = Initialise | Arrive | AwaitPhase | ChangeFlag | AwaitFlag | TakeFlag
-"""Type: effects on mbarriers and flags."""
+Signal = Initialise | Arrive | AwaitPhase | ChangeFlag | AwaitFlag | TakeFlag | DrawTicket
+"""Type: effects on mbarriers, flags and counters of tickets."""
 
 
 class Signals:
@@ -46,6 +48,8 @@ class Signals:
         self.log, self.early = log, early
         self.mbarriers: dict[tuple[int, str, int], Mbarrier] = {}
         self.flags: dict[tuple[str, int], Flag] = {}
+        self.drawn: dict[tuple[str, int], int] = {}
+        """How many tickets were taken, by (counter, index)."""
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
         """Perform an effect for a simulated thread; yield an event while the thread waits."""
@@ -61,6 +65,8 @@ class Signals:
                 self._change(agent, step, number, effect, place)
             case AwaitFlag():
                 yield from self._await_flag(agent, step, number, effect, place)
+            case DrawTicket():
+                self._draw(agent, step, number, effect, place)
             case TakeFlag():
                 yield from self._take(agent, step, effect, place)
 
@@ -173,6 +179,24 @@ class Signals:
         flag.observe(agent.clock, (agent.workgroup, effect.scope) if effect.acquire else None)
         agent.clock.add(event)
         flag.ordered |= event
+
+    def _draw(self, agent: Agent, step: Step, number: int, effect: DrawTicket, place: int) -> None:
+        event = self.log.add(agent, step, effect, "", "flag", effect.counter, place)
+        self.log.launched(agent)
+        agent.clock.add(event)
+        counter = self.flags.setdefault((effect.counter, place), Flag())
+        count = value_of(step, number, "count", agent)
+        taken = self.drawn[effect.counter, place] = agent.weight + self.drawn.get(
+            (effect.counter, place), 0
+        )
+        if taken > count:
+            raise Conflict(
+                f"the launch takes more than {count} tickets, so a ticket is given twice; take one "
+                "ticket for each index of the loop"
+            )
+        for _ in range(agent.weight):
+            by = next_value(counter.value, count) - counter.value
+            counter.add(by, agent.clock, event, None)
 
     def _take(self, agent: Agent, step: Step, effect: TakeFlag, place: int) -> Iterator[Event]:
         flag, of = self.flags.setdefault((effect.flag, place), Flag()), ("flag", effect.flag, place)

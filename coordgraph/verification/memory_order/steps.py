@@ -2,15 +2,17 @@
 
 Control flow of a lowered graph depends on launch parameters, tables and the numbers of workgroup
 and thread, not on values that threads exchange. So the steps of every thread are computed before an
-interleaving is chosen. They are computed for all threads of a workgroup together: the value of a
-symbol is an integer, or an array with an element for each thread. An unrolled loop whose body only
-accesses memory is one step: the values of its loop index lie along one more axis of the array,
-before all other axes.
+interleaving is chosen. The exception is a dynamic loop, whose indices are tickets: its steps are
+those of one assignment of tickets, in which workgroups take them in turn.
+
+Steps are computed for all threads of a workgroup together: the value of a symbol is an integer, or
+an array with an element for each thread. An unrolled loop whose body only accesses memory is one
+step: the values of its loop index lie along one more axis of the array, before all other axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from sympy import Symbol, sympify
-from sympy.core.basic import Basic
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.declared_effects import effects
@@ -32,6 +33,7 @@ from coordgraph.control.effects import (
     AwaitPhase,
     ChangeFlag,
     Converge,
+    DrawTicket,
     Effect,
     Initialise,
     Kind,
@@ -50,11 +52,11 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.control.resolve import Node
+from coordgraph.control.tickets import DynamicFor, ReadTicket, following
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.errors import VerifyError
-from coordgraph.integers import symbols_of, tables_in
-from coordgraph.integers.columns import compile_columns
 from coordgraph.kernel import KernelGraph
+from coordgraph.verification.memory_order.compiled_values import Formulas
 from coordgraph.verification.memory_order.thread_values import (
     WARP,
     Array,
@@ -71,53 +73,12 @@ from coordgraph.verification.memory_order.thread_values import (
     uniform,
 )
 
-__all__ = ["Formulas", "Place", "Step", "Walk"]
+__all__ = ["Place", "Step", "Walk"]
 
 MOST_STEPS = 1 << 14
 """Largest number of steps of a workgroup; a workgroup with more steps counts as an endless loop."""
 MOST_ITERATIONS = 1 << 16
 """Largest number of iterations of a workgroup, summed over all its loops that are not unrolled."""
-
-
-class Formulas:
-    """Compiles expressions to functions of arrays, once for all workgroups."""
-
-    def __init__(self) -> None:
-        self._compiled: dict[Basic, tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]] = {}
-        self._known: dict[tuple[Node, str], Any] = {}
-        self._tables: dict[Basic, tuple[str, ...]] = {}
-
-    def tables(self, expr: Basic) -> tuple[str, ...]:
-        """The names of the tables that an expression reads."""
-        if expr not in self._tables:
-            self._tables[expr] = tuple(sorted(symbol.name for symbol in tables_in(expr)))
-        return self._tables[expr]
-
-    def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
-        """The cached result of `make()`, which is called only once for each node and name."""
-        if (node, name) not in self._known:
-            self._known[node, name] = make()
-        return self._known[node, name]
-
-    def value(self, expr: Basic, env: Mapping[Symbol, Value]) -> Value:
-        """Evaluate an expression or a condition for the values of its symbols in `env`.
-
-        Raises:
-            VerifyError: a symbol has no value.
-        """
-        if expr not in self._compiled:
-            symbols = tuple(sorted({*symbols_of(expr), *tables_in(expr)}, key=str))
-            self._compiled[expr] = compile_columns([expr], symbols), symbols
-        function, symbols = self._compiled[expr]
-        try:
-            values = [env[symbol] for symbol in symbols]
-        except KeyError as missing:
-            raise VerifyError(
-                f"the symbol {missing} has no value where {expr} is used; bind it with For, "
-                "SetCoordinate or Assign around this use"
-            ) from None
-        (found,) = function(*values)
-        return found
 
 
 @dataclass(slots=True)
@@ -219,8 +180,8 @@ class Walk:
     def _execute(self, node: Node, mask: Array) -> None:
         symbol, self._here = self.graph.coordinates.symbol, node.op
         match node.op:
-            case For() as op:
-                self._loop(node, op, mask)
+            case For() | DynamicFor():
+                self._loop(node, node.op, mask)
             case If() | Inside():
                 self._branch(node, mask)
             case Assign() as op:
@@ -250,13 +211,18 @@ class Walk:
                 self.run(node.body, mask)
                 self._roles.pop()
             case op:
-                self._read_for(op, mask)
+                self._read_for(node, op, mask)
                 if found := self.formulas.known(node, "effects", partial(effects, op)):
                     self._record(node, found, mask)
                 self.run(node.body, mask)
 
-    def _read_for(self, op: Operation, mask: Array) -> None:
-        """Record that the threads of `mask` read the tables which `op`'s expressions read."""
+    def _read_for(self, node: Node, op: Operation, mask: Array) -> None:
+        """Record that the threads of `mask` read the tables which `op`'s expressions read.
+
+        A `ReadTicket` gets its ticket.
+        """
+        if isinstance(op, ReadTicket):
+            self._follow(node, op, mask)
         parameters = self.graph.parameters
         every = {table.name: table for table in parameters.tables}
         if isinstance(op, Tabulate) and (step := every[op.table].step) is not None:
@@ -302,7 +268,10 @@ class Walk:
         if before is None:
             del self.env[symbol]
 
-    def _loop(self, node: Node, op: For, mask: Array) -> None:
+    def _loop(self, node: Node, op: For | DynamicFor, mask: Array) -> None:
+        if isinstance(op, DynamicFor):
+            self._dynamic(node, op, mask)
+            return
         loop = node.loop
         assert loop is not None
         index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
@@ -327,18 +296,52 @@ class Walk:
             inside = mask & going if isinstance(going, np.ndarray) else mask
             if not (going if isinstance(going, bool) else inside.any()):
                 break
-            self._iterations += 1
-            if self._iterations > MOST_ITERATIONS:
-                raise TooLarge(
-                    f"a workgroup executes more than {MOST_ITERATIONS} iterations of loops, such "
-                    f"as that over {op.dim}"
-                )
+            self._iterate(op.dim)
             with self._bound(loop.symbol, index):
                 self.run(node.body, inside)
                 index = index + self.value(loop.step, inside)
                 if isinstance(index, np.ndarray):
                     index = uniform(index, inside)
         self._loops.pop()
+
+    def _dynamic(self, node: Node, op: DynamicFor, mask: Array) -> None:
+        loop = node.loop
+        assert loop is not None
+        index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
+        self._loops.append((op.dim, loop.symbol))
+        while True:
+            going = index < stop
+            inside = mask & going if isinstance(going, np.ndarray) else mask
+            if not (going if isinstance(going, bool) else inside.any()):
+                break
+            self._iterate(op.dim)
+            # without a `ReadTicket` in the body, the loop ends
+            with self._bound(loop.symbol, index), self._bound(following(op.dim), stop):
+                self.run(node.body, inside)
+                index = self.env[following(op.dim)]
+                if isinstance(index, np.ndarray):
+                    index = uniform(index, inside)
+        self._loops.pop()
+
+    def _follow(self, node: Node, op: ReadTicket, mask: Array) -> None:
+        """Set the next index of a dynamic loop, as if all workgroups took tickets in turn."""
+        size, resolve = self.graph.workgroup.size, node.scope.resolve
+        first = self.formulas.known(node, "first", partial(resolve, op.first))
+        turn = self.value(node.place(op.turn).values[0], mask)
+        ticket = self.env[self.graph.workgroup.symbol] + turn * self.value(size, mask)
+        symbol = following(op.dim)
+        found = self.value(first, mask) + ticket
+        before = self.env[symbol]
+        self.env[symbol] = found if mask.all() else np.where(mask, found, before)
+
+    def _iterate(self, dim: str) -> None:
+        """Count one iteration of a loop over `dim`; raise `TooLarge` if there are too many."""
+        self._iterations += 1
+        if self._iterations > MOST_ITERATIONS:
+            raise TooLarge(
+                f"a workgroup executes more than {MOST_ITERATIONS} iterations of loops, such "
+                f"as that over {dim}"
+            )
 
     def _at_once(self, node: Node) -> bool:
         return bool(self.formulas.known(node, "at once", partial(accesses_only, node)))
@@ -387,9 +390,7 @@ class Walk:
         `value` for the value of a flag.
         """
         match effect:
-            case Asynchronous(barrier=barrier) if barrier:
-                yield "place", node.place(barrier).values[0]
-            case Initialise(barrier=barrier):
+            case Asynchronous(barrier=barrier) | Initialise(barrier=barrier) if barrier:
                 yield "place", node.place(barrier).values[0]
             case Arrive(barrier=barrier, expected=expected, rank=rank):
                 yield "place", node.place(barrier).values[0]
@@ -411,6 +412,9 @@ class Walk:
                 yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
             case TakeFlag(flag=flag):
                 yield "place", node.place(flag).values[0]
+            case DrawTicket():
+                yield "place", node.place(effect.counter).values[0]
+                yield "count", node.scope.resolve(effect.count)
             case _:
                 return
 
@@ -419,10 +423,15 @@ class Walk:
             return Place(access, np.zeros((1, self.threads), np.int64), threads_of(mask)[None])
         found = node.place(access.dim)
         first = self.formulas.value(found.values[0], self.env)
-        # Accesses to shared memory are never skipped as padding: an index outside the memory is a
-        # fault, which the module `races` reports.
+        # Unless the operation computes a guard, accesses to shared memory are not skipped as
+        # padding: an index outside the memory is a fault, which the module `races` reports.
         padded = access.dim not in self.shared
         inside = self.formulas.value(found.guard, self.env) if padded else True
+        if access.guard:
+            guard = node.place(access.guard).guard
+            inside = np.logical_and(inside, self.formulas.value(guard, self.env))
+        if access.lanes < WARP:
+            inside = np.logical_and(inside, np.arange(self.threads) % WARP < access.lanes)
         rank = None
         if access.rank is not None:
             resolve = partial(node.scope.resolve, access.rank)

@@ -11,7 +11,14 @@ from sympy import Symbol, sympify
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.declared_effects import effects
-from coordgraph.control.effects import Access, Asynchronous, Converge, Effect, Registers
+from coordgraph.control.effects import (
+    WARP,
+    Access,
+    Asynchronous,
+    Converge,
+    Effect,
+    Registers,
+)
 from coordgraph.control.operations import Assign, For
 from coordgraph.control.resolve import Node
 from coordgraph.integers import index_symbol
@@ -36,8 +43,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 Value = Any
 """Type: an integer that is the value for every thread, or an array with a value per thread."""
-WARP = 32
-"""Number of threads of a warp."""
 MOST_ELEMENTS = 1 << 24
 """Largest number of elements of an array of the simulation: 128 MiB of 64-bit integers."""
 

@@ -32,6 +32,7 @@ from coordgraph.control.operations import (
     SetCoordinate,
     StoreTile,
 )
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.tensors import dtype
 from coordgraph.tilings import Tiling, Tilings
@@ -158,11 +159,8 @@ class _Lowering:
                 continue
             for op in group:
                 match op:
-                    case For():
-                        if op.dim == SHARE:
-                            op = replace(op, stop=Integer(self.shares))
-                        _, inside = scope.enter_for(op)
-                        yield op.with_body(*self.body(op.body, inside))
+                    case For() | DynamicFor():
+                        yield self._loop(op, scope)
                     case SetCoordinate():
                         _, inside = scope.enter_set(op)
                         yield op.with_body(*self.body(op.body, inside))
@@ -183,6 +181,16 @@ class _Lowering:
                         yield TakeFlag("flags")
                     case _:
                         yield op
+
+    def _loop(self, op: For | DynamicFor, scope: Scoped) -> Operation:
+        """A loop whose body is lowered."""
+        if isinstance(op, DynamicFor):
+            _, inside = scope.enter_dynamic(op)
+            return op.with_body(*self.body(op.body, inside))
+        if op.dim == SHARE:
+            op = replace(op, stop=Integer(self.shares))
+        _, inside = scope.enter_for(op)
+        return op.with_body(*self.body(op.body, inside))
 
     def _buffers(self, op: Operation) -> Buffers | None:
         """The `Buffers` for an operation on tiles, or None for other operations."""

@@ -20,6 +20,7 @@ from coordgraph.control.operations import (
     StoreTile,
     accumulates,
 )
+from coordgraph.control.tickets import DynamicFor
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.gemm import TENSORS, GemmProblem
 from coordgraph.integers import index_symbol
@@ -27,7 +28,7 @@ from coordgraph.tilings import Tiling, Tilings
 from passes.base import Pass
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.architectures import architecture_of
-from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogue
+from passes.lowering.control import NOTHING, Accumulator, leader, multiplied, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
 from passes.lowering.parts import ordered_columns, too_many_sums
@@ -47,6 +48,12 @@ from passes.lowering.sm_80.fragments import (
 )
 from passes.lowering.sm_80.software_pipeline import add_ring, pipelined
 from passes.lowering.sm_80.staging import Operand
+from passes.lowering.ticket_exchange import (
+    fetched,
+    no_dynamic_loop,
+    passed_by_barrier,
+    taken_by,
+)
 
 __all__ = ["LowerToTensorCores"]
 
@@ -96,6 +103,8 @@ class LowerToTensorCores(Pass):
         if not graph.tilings:
             return NOTHING
         if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph) or too_many_sums(gemm):
+            return why
+        if why := no_dynamic_loop(graph):
             return why
         kind = dtype(gemm.dtype)
         depth = depth_of(kind)
@@ -163,6 +172,7 @@ class LowerToTensorCores(Pass):
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         room -= max(_row_bytes(graph, m, n) for m, n, _ in shapes)
+        room -= SHARED_ALIGN * (taken_by(graph) is not None)  # tickets lie before the tiles
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
         return min(fit, self.stages or MOST_STAGES)
 
@@ -202,7 +212,10 @@ class LowerToTensorCores(Pass):
                     case For() if accumulates(op):
                         part = parts[multiplied(op).accumulator]
                         loop = replace(op, dim=counters[op.dim])
-                        return pipelined(c, loop, part.copies, part.multiply)
+                        fetch = tuple(map(leader, fetched(taken_by(graph))))
+                        return (*pipelined(c, loop, part.copies, part.multiply), *fetch)
+                    case DynamicFor():
+                        return passed_by_barrier(c, op)
                     case SendPartial() | ReceivePartial() | AccumulatePartial() | CollectPartial():
                         return _exchanged(op, parts[op.accumulator].accumulator, reduction)
                     case Epilogue() | StoreTile():

@@ -1,7 +1,9 @@
 """TMA boxes of A and B: how TMA loads a tile to shared memory, and where wgmma reads it.
 
 A row of a box has 128, 64 or 32 bytes along the contiguous axis (64, 32 or 16 elements of 16 bits);
-a box has up to 256 rows. TMA and wgmma both xor the number of a 16-byte chunk with the number of
+a box has up to 256 rows. If the contiguous axis is not k, and the tile has an odd multiple of 8
+elements along it, the last box also holds the 8 elements after the tile, which wgmma does not read.
+TMA and wgmma both xor the number of a 16-byte chunk with the number of
 its row (PTX ISA, "Swizzling modes"); the edge `Swizzle` of the coordinate graph describes that. If
 several workgroups of a cluster need the same tile, each workgroup loads a part of the tile and
 multicasts that part to all of these workgroups. A part may begin at any row: TMA takes the row's
@@ -18,14 +20,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sympy import Expr, Integer, Lt
 
 from coordgraph.control.asynchronous import Advance, CopyBox
 from coordgraph.control.operations import If, Inside, Locate, Operation
 from coordgraph.coordinates.dimensions import Linear, Register, Unroll
-from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
+from coordgraph.coordinates.edges import Flatten, PassThrough, Swizzle, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.elements import CHUNK_BYTES, ROW_BYTES
 from coordgraph.integers import index_symbol
@@ -35,10 +37,12 @@ from passes.lowering.sm_90a.division import MMA_M, Division, M, N
 from passes.lowering.sm_90a.maps import Maps, axis_of
 from passes.lowering.sm_90a.ring import FULL
 
-__all__ = ["GROUP_ROWS", "BoxedOperand", "TileLoad", "swizzle"]
+__all__ = ["GROUP_ROWS", "LEAST_ROW_BYTES", "BoxedOperand", "TileLoad", "in_boxes", "swizzle"]
 
 MOST_ROWS = 256
 """Largest number of rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
+LEAST_ROW_BYTES = 32
+"""Number of bytes of a row of the narrowest TMA box that is swizzled."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
 """Preferred numbers of rows of a TMA box whose rows run along k. FEW_ROWS: the smallest number that
 TMA loads at full speed. FEW_ROWS_OF_SEVERAL: for batched and grouped problems. Their addresses take
@@ -126,7 +130,17 @@ class BoxedOperand(Operand):
         if self.along_k:
             return gcd(c[self.column].fixed_size, self.kind.row)
         left = self.division.left == (M if self.tensor == "A" else N)
-        return gcd(MMA_M if left else self.division.columns // self.sums, self.kind.row)
+        columns = MMA_M if left else self.division.columns // self.sums
+        return gcd(in_boxes(columns, self.kind.bytes), self.kind.row)
+
+    def _columns(self, c: CoordinateEditor) -> int:
+        """Number of elements of a row of all boxes of a tile together."""
+        columns = c[self.column].fixed_size
+        return columns if self.along_k else in_boxes(columns, self.kind.bytes)
+
+    def elements(self, c: CoordinateEditor) -> int:
+        """Number of elements of the boxes of one tile of the operand."""
+        return c[self.row].fixed_size * self._columns(c)
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
         """Add the edges from positions in a tile to shared memory, whose stages hold TMA boxes.
@@ -137,8 +151,8 @@ class BoxedOperand(Operand):
             room: number of elements of this tensor for which each stage has room: those of the
                 largest tile.
         """
-        own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
-        width = self.box(c)
+        own, rows, columns = self._own, c[self.row].fixed_size, self._columns(c)
+        width, column = self.box(c), self.column
         chunks = width // self.kind.chunk
         self.add_memory(c, stages, room)
         box = c.add(Linear(own("shared.box"), Integer(columns // width)))
@@ -148,7 +162,12 @@ class BoxedOperand(Operand):
         element = c.add(Linear(own("shared.element"), Integer(self.kind.chunk)))
         self.ring(c, room, (box.id, row.id, chunk.id, element.id))
         c.connect(swizzle((row.id, chunk.id), (self.row, place.id), chunks))
-        c.connect(Flatten((box.id, place.id, element.id), self.column))
+        if columns > c[column].fixed_size:
+            # The boxes are wider than the tile. This coordinate has no size, so that it can be the
+            # position in the tile as well as the position in the boxes.
+            column = c.add(Linear(own("shared.column"), note="column in the boxes")).id
+            c.connect(PassThrough(column, self.column))
+        c.connect(Flatten((box.id, place.id, element.id), column))
 
     def copies(self, c: CoordinateEditor) -> TileLoad:
         """Add the edges from positions in a tile to TMA boxes; return the TMA loads of one tile."""
@@ -163,7 +182,7 @@ class BoxedOperand(Operand):
             alike = gcd(alike, self.division.columns // self.sums)
         high = _rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
-        number = c.add(Linear(own("boxes"), Integer(extent // across), note="across k"))
+        number = c.add(Linear(own("boxes"), Integer(-(-extent // across)), note="across k"))
         first = c.add(Linear(own("boxes.first"), Integer(across), note="first of a box: 0"))
         c.connect(Tile(outer, (number.id, first.id)))
         if self.along_k:
@@ -173,7 +192,7 @@ class BoxedOperand(Operand):
             c.connect(Tile(number.id, (*shared, layer.id)))
             c.connect(Tile(inner, (step.id, begin.id)))
         else:
-            step = c.add(Unroll(own("box"), Integer(extent // width)))
+            step = c.add(Unroll(own("box"), number.size))
             layer = c.add(Unroll(own("box.layer"), Integer(depth // sharers // high)))
             begin = c.add(Linear(own("box.row"), Integer(high), note="first row of a box: 0"))
             c.connect(Tile(number.id, (step.id,)))
@@ -246,6 +265,21 @@ class BoxedOperand(Operand):
     def row_bytes(self, c: CoordinateEditor) -> int:
         """Number of bytes of a row of a TMA box: 128, 64 or 32, as its swizzle mode says."""
         return self.box(c) * self.kind.bytes
+
+
+def in_boxes(columns: Any, element_bytes: Any) -> Any:
+    """Number of columns of the TMA boxes that hold `columns` columns of A or B.
+
+    It is `columns`, rounded up to whole rows of the narrowest box.
+
+    Args:
+        columns: number of elements along the contiguous axis, if that axis is not k.
+        element_bytes: number of bytes of an element.
+
+    Each argument is a number, or an array of numbers.
+    """
+    unit = LEAST_ROW_BYTES // element_bytes
+    return -(-columns // unit) * unit
 
 
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:

@@ -46,6 +46,7 @@ from passes.lowering.sm_90a.partials import Fixup
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.sm_90a.shares import scatter
 from passes.lowering.sm_90a.tails import Tails
+from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile
 from passes.lowering.sm_90a.turns import Turns, multiplies
 from passes.lowering.sm_90a.warpgroups import ClusterSum, add_accumulator
@@ -66,6 +67,7 @@ class Consumer:
         boxes: whether TMA may load operands of the epilogue; if False, threads load them.
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
+        tickets: lowers the dynamic loop, if the graph has one.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class Consumer:
         reads_c: bool,
         boxes: bool,
         located: tuple[str, ...],
+        tickets: TicketRing,
     ) -> None:
-        self.c, self.stages = c, stages
+        self.c, self.stages, self.tickets = c, stages, tickets
         self.division = tiles[0].division  # tiles of all shapes use equally many warpgroups
         self.stores = tiles[0].store is not None
         self.parts = {
@@ -97,7 +100,9 @@ class Consumer:
                 body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
-            lowered = self.turns.assign(lowered)
+            # All warpgroups read the ticket of every tile, so it is no part of a work unit.
+            lowered = self.turns.assign(self.tickets.apart(lowered, "consumers"))
+        lowered = self.tickets.followed(lowered)
         for counting in filter(None, (self.turns, self.sum)):
             lowered = (counting.counted(lowered),)
         return lowered

@@ -38,6 +38,7 @@ from passes.lowering.row_reductions import RowLayout, exchange_bytes
 
 __all__ = [
     "DESCRIBER_REGISTERS",
+    "HALVED_COLUMNS",
     "MMA_COLUMNS",
     "MMA_M",
     "MOST_ALONE_BY_ELEMENTS",
@@ -63,10 +64,10 @@ RANK = "cluster.rank"
 """The coordinate that is a workgroup's rank in its cluster (PTX: %cluster_ctarank)."""
 MMA_M = 64
 """Number of rows of the left operand of one wgmma instruction."""
-MMA_COLUMNS, MOST_COLUMNS = 16, 256
-"""MMA_COLUMNS: the number of columns of the right operand must be a multiple of 16, because one
-stmatrix.x4 stores 16 columns of D. MOST_COLUMNS: largest number of columns of one wgmma
-instruction."""
+MMA_COLUMNS, HALVED_COLUMNS, MOST_COLUMNS = 8, 32, 256
+"""MMA_COLUMNS: the number of columns of one wgmma instruction is a multiple of 8. HALVED_COLUMNS:
+two warpgroups divide the columns of the right operand only if these are a multiple of 32.
+MOST_COLUMNS: largest number of columns of one wgmma instruction."""
 WARPGROUP, LANES = 128, 32
 """WARPGROUP: number of threads of a warpgroup. LANES: number of threads of a warp."""
 WARPS = WARPGROUP // LANES
@@ -227,7 +228,7 @@ class Division:
         halved, or if warpgroups alternate between tiles (ping-pong); else two.
         """
         product = self.extent(M) * self.extent(N)
-        odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % (2 * MMA_COLUMNS)
+        odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % HALVED_COLUMNS
         return 1 if self.turns > 1 or odd or product <= self.alone * WARPGROUP else 2
 
     @property

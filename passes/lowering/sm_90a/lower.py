@@ -41,6 +41,7 @@ from passes.lowering.architectures import architecture_of, architectures_with
 from passes.lowering.control import NOTHING, leader, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
+from passes.lowering.sm_90a.boxes import in_boxes
 from passes.lowering.sm_90a.consumers import Consumer
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import (
@@ -56,6 +57,7 @@ from passes.lowering.sm_90a.division import (
 from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.refusals import (
+    across_k,
     cut_along,
     extents,
     no_boxes,
@@ -69,8 +71,10 @@ from passes.lowering.sm_90a.registers import no_registers, streamed
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
+from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.sm_90a.warpgroups import ClusterSum
+from passes.lowering.ticket_exchange import no_dynamic_loop
 
 __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper"]
 
@@ -146,7 +150,7 @@ class LowerToHopper(Pass):
             )
         if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph):
             return why
-        if why := no_boxes(graph) or no_rows(gemm, cluster):
+        if why := no_boxes(graph) or no_rows(gemm, cluster) or no_dynamic_loop(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -297,10 +301,18 @@ class LowerToHopper(Pass):
         self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
     ) -> int:
         """Number of stages that fit in shared memory beside the output slots of `stores`."""
-        elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
-        stage_bytes = elements * dtype(graph.gemm.dtype).bytes
+        size = dtype(graph.gemm.dtype).bytes
+
+        def extent(division: Division, axis: int) -> int:
+            """Number of rows of A (axis M) or columns of B (axis N) that TMA loads for a tile."""
+            own = division.extent(axis)
+            return in_boxes(own, size) if across_k(graph.gemm, axis) else own
+
+        elements = sum(max(extent(d, axis) * d.extent(K) for d in divisions) for axis in (M, N))
+        stage_bytes = elements * size
         room = architecture_of(self.architecture).shared_bytes
         small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
+        small += TicketRing.bytes(graph)
         small += max(d.row_bytes(graph.gemm) for d in divisions)
         other = max(BARRIER_BYTES, -(-small // BARRIER_BYTES) * BARRIER_BYTES)
         other += max(ClusterSum.bytes(division) for division in divisions)
@@ -325,25 +337,31 @@ class LowerToHopper(Pass):
             located = self._located(graph)
             width = min(self.vector or PAIR, PAIR)
             boxes = self.boxed_operands
-            work = Consumer(c, graph, tiles, stages, width, self.reads_c, boxes, located)
+            tickets = TicketRing(graph, division, describes=bool(maps.tensors))
+            tickets.add(c)
+            work = Consumer(c, graph, tiles, stages, width, self.reads_c, boxes, located, tickets)
             by_name = {tile.name: tile for tile in tiles}
 
             def load(loop: For) -> Body:
                 first = next(op for op in loop.body if isinstance(op, LoadTile))
                 own = by_name[graph.tilings.of_operation(first).accumulator]
                 once = computed_once(graph.coordinates, loop.dim, own.along_k)
-                return (*maps.await_described(), _load(loop, own, once))
+                before, inside = tickets.fetch(loop)
+                return (*maps.await_described(), *before, _load(loop, own, once, inside))
 
             body = graph.control.root.body
-            produce = part(body, load, work.receive, work.load_operands)
+            produce = tickets.produced(c, part(body, load, work.receive, work.load_operands))
             consume = work.all(body)
-            describe = part(body, lambda _: maps.describe(c))
+            describe = tickets.followed(part(body, lambda _: maps.describe(c)))
+            consumers = tickets.counted(Scope("consumers", consume))
+            producer = tickets.counted(Scope("producer", produce))
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
                 leader(
                     *TILES.initial(c, 1, division.team * (division.workgroups // division.split)),
                     *maps.initial(c),
                     *work.initial(),
+                    *tickets.initial(c),
                     *_publish(stores, maps),
                 ),
                 *together,
@@ -354,16 +372,16 @@ class LowerToHopper(Pass):
                     division.consuming,
                     (
                         SetRegisters(division.registers, grow=True),
-                        Counter(STEP, (Scope("consumers", consume),)),
+                        Counter(STEP, (consumers,)),
                         *work.end(),
                     ),
                     (
                         SetRegisters(division.producer, grow=False),
                         If(
                             division.producing,
-                            (Counter(STEP, (*maps.counted(Scope("producer", produce)),)),),
+                            (Counter(STEP, (*maps.counted(producer),)),),
                         ),
-                        *maps.describer(c, division, describe),
+                        *maps.describer(c, division, describe, tickets.counted),
                     ),
                 ),
                 # Workgroups of a cluster write to each other's shared memory and mbarriers, so none
@@ -395,16 +413,17 @@ def _boxed(stores: bool) -> tuple[str, ...]:
     return BOXED if stores else BOXED[:2]
 
 
-def _load(loop: For, tile: DividedTile, once: tuple[str, ...]) -> Operation:
+def _load(loop: For, tile: DividedTile, once: tuple[str, ...], first: Body) -> Operation:
     """The producer's loop over k tiles: wait until a stage is free, then fill it by TMA.
 
     The boxes that begin inside the tensor are counted for the first k tile only, because their
     number is the same for all k tiles of a macro tile. The coordinates `once` (indices along k) are
-    computed once for each k tile, not for each box.
+    computed once for each k tile, not for each box. The operations `first` begin every iteration.
     """
     a, b = tile.loads
     copies = (a.copies, b.copies)
     steps = loop.with_body(
+        *first,
         WaitBarrier(EMPTY, PHASE, before=True),
         ExpectBytes(FULL, a.bytes + b.bytes),
         *((Locate(once, body=copies),) if once else copies),

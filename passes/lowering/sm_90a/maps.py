@@ -18,7 +18,7 @@ have finished with the slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
@@ -164,7 +164,13 @@ class Maps:
         """Initialise the ring's mbarriers; one thread does so at the start of the kernel."""
         return RING.initial(c, LANES, LANES) if self.tensors else ()
 
-    def describer(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
+    def describer(
+        self,
+        c: CoordinateEditor,
+        division: Division,
+        describe: Body,
+        counted: Callable[[Operation], Operation],
+    ) -> Body:
         """The operations of the describer warp, which writes the tensor maps of each group.
 
         It is the warp after the producer warp.
@@ -173,10 +179,11 @@ class Maps:
             c: the coordinate graph under construction.
             division: how a macro tile is divided, which decides the numbers of the two warps.
             describe: the schedule's loops over tiles, around the operations of `Maps.describe`.
+            counted: a function that wraps the warp's operations in further counters.
         """
         if not self.tensors:
             return ()
-        role = self.counted(Scope("describer", describe))
+        role = self.counted(counted(Scope("describer", describe)))
         return (If(equal(index_symbol(WARP), division.consumers * WARPS + 1), role),)
 
     def counted(self, body: Operation) -> Body:

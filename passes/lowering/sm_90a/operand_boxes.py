@@ -30,7 +30,7 @@ from coordgraph.elements import ROW_BYTES, dtype
 from coordgraph.epilogue.function import Stage
 from coordgraph.gemm import tensor_of
 from passes.lowering.control import Accumulator, applied, at, stages, unrolled
-from passes.lowering.sm_90a.boxes import MOST_ROWS, swizzle
+from passes.lowering.sm_90a.boxes import LEAST_ROW_BYTES, MOST_ROWS, swizzle
 from passes.lowering.sm_90a.division import Division
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 
@@ -39,8 +39,6 @@ __all__ = ["OperandBoxes", "loaded_by_boxes"]
 EIGHT, PAIR = 8, 2
 """EIGHT: number of adjacent columns of a wgmma result that four lanes together hold. PAIR: number
 of adjacent columns that one lane holds."""
-LEAST_ROW_BYTES = 32
-"""Number of bytes of a row of the narrowest TMA box that is swizzled."""
 BOX_ALIGNMENT = 128
 """TMA needs the address of a box in shared memory to be a multiple of this number of bytes."""
 
@@ -128,7 +126,11 @@ class OperandBoxes:
         if large is None:
             return division.columns, division.pieces
         size = self.kinds[large].bytes
-        width = gcd(division.columns, ROW_BYTES // size)
+        width, whole = gcd(division.columns, ROW_BYTES // size), division.columns
+        if width * size < LEAST_ROW_BYTES and self._bytes_of_box(whole, size) <= room_bytes:
+            # One wide box takes less time than many boxes whose rows are a single 16-byte chunk.
+            # Its rows are an odd number of chunks, so they do not conflict in banks.
+            width = whole
         while width * size > LEAST_ROW_BYTES and self._bytes_of_box(width, size) > room_bytes:
             width //= 2
         boxes, fit = division.share(1) // width, room_bytes // self._bytes_of_box(width, size)

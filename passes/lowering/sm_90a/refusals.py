@@ -10,11 +10,12 @@ from coordgraph.coordinates.edges import Gather
 from coordgraph.gemm import GemmProblem
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.parts import too_many_sums
-from passes.lowering.sm_80.fragments import EIGHTH
+from passes.lowering.sm_90a.boxes import LEAST_ROW_BYTES
 from passes.lowering.sm_90a.cuts import cuts
-from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
+from passes.lowering.sm_90a.division import HALVED_COLUMNS, MMA_COLUMNS, MMA_M, Division, K, M, N
 
 __all__ = [
+    "across_k",
     "cut_along",
     "extents",
     "no_boxes",
@@ -31,6 +32,11 @@ def extents(counts: tuple[int, ...]) -> str:
     return "x".join(map(str, counts))
 
 
+def across_k(gemm: GemmProblem, axis: int) -> bool:
+    """Whether A (axis 0) or B (axis 1) is contiguous along m or n, instead of along k."""
+    return gemm.transpose_a if axis == M else not gemm.transpose_b
+
+
 def no_division(gemm: GemmProblem, division: Division) -> str | None:
     """Why wgmma cannot multiply a workgroup's part of a tile; None if it can."""
     left, right = division.extent(division.left), division.extent(division.right)
@@ -38,10 +44,15 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
     if left % MMA_M:
         where = "in m or in n" if gemm.sums == 1 else "in m, for an epilogue of several sums"
         return f"{parts} must be a multiple of {MMA_M} {where}"
-    if right % MMA_COLUMNS or division.columns % (EIGHTH * gemm.sums):
-        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
-    across_k = gemm.transpose_a if division.right == M else not gemm.transpose_b
-    step = MMA_COLUMNS if across_k else division.instruction.columns
+    least = MMA_COLUMNS * gemm.sums
+    if right % least:
+        return f"{parts} must be a multiple of {least} in m and in n"
+    step = max(least, division.instruction.columns)
+    if across_k(gemm, division.right) and (division.columns < right or gemm.parts_in_rows):
+        # The operand of an instruction, or each of its stacked parts, must begin where a TMA box
+        # begins. A single operand does, even if it ends inside a box.
+        parts_of = gemm.sums if gemm.parts_in_rows else 1
+        step = max(step, parts_of * LEAST_ROW_BYTES // division.kind.bytes)
     if division.columns % step:
         return (
             f"{parts} needs wgmma instructions of {division.columns} columns, which must be a "
@@ -89,7 +100,7 @@ def no_team(divisions: Sequence[Division]) -> str | None:
     return (
         f"a workgroup's part {odd.extent(M)}x{odd.extent(N)} of tile {extents(odd.tile)} cannot be "
         f"halved, and those of other tiles are divided over {max(teams)} warpgroups; make one "
-        f"extent a multiple of {2 * MMA_M}, or the other a multiple of {2 * MMA_COLUMNS}, or "
+        f"extent a multiple of {2 * MMA_M}, or the other a multiple of {HALVED_COLUMNS}, or "
         "choose consumers=pingpong"
     )
 

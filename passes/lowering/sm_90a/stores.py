@@ -6,8 +6,13 @@ tile is multiplied, the warpgroup fills another slot. A row of a box is 64, 32 o
 contiguous axis, and its 16-byte chunks are swizzled so that eight rows do not conflict in banks
 (PTX ISA, "Swizzling modes"). If 64 does not divide the elements of a block's row, a row of a box
 may also be an odd multiple of 16 elements: few wide boxes take less time than many narrow ones, but
-more shared memory. Such rows are not swizzled, so accesses to them have two-way bank conflicts. TMA
-drops elements outside D. A box that extends past the end of a group inside D is copied by the
+more shared memory. Such rows are not swizzled, so accesses to them have two-way bank conflicts.
+
+If a block's row is an odd multiple of 8 elements, so is the row of a box: usually the whole row,
+else 8 elements. Such rows are not swizzled either, but they do not conflict in banks, because they
+are an odd number of 16-byte chunks. One stmatrix stores two 8x8 matrices of such a row, not four.
+
+TMA drops elements outside D. A box that extends past the end of a group inside D is copied by the
 threads (see `cuts`).
 """
 
@@ -58,7 +63,9 @@ STORED_CHUNK, STORED_ROW = CHUNK_BYTES // STORED_BYTES, ROW_BYTES // STORED_BYTE
 """Numbers of elements of D in a 16-byte chunk (8), and in a row of the 128-byte swizzle (64)."""
 MATRICES = 16
 """Number of rows, and also of columns, of the accumulator block that one stmatrix.x4 stores (four
-8x8 matrices): 16."""
+8x8 matrices): 16. An stmatrix.x2 stores as many rows, and half of the columns."""
+DOWN = 2
+"""Number of 8x8 matrices that one stmatrix stores one below the other: 2."""
 MOST_SLOTS = 4
 """Largest number of slots of shared memory, for one TMA box each, through which a warpgroup stores
 D."""
@@ -70,17 +77,18 @@ cuTensorMapEncodeTiled)."""
 def widths(columns: Any) -> tuple[Any, Any]:
     """(swizzled width, wide width): the candidate widths of a TMA box of D, in elements.
 
-    The swizzled width is the largest of 64, 32 and 16 that divides `columns`. The wide width, at
-    which a box is not swizzled, is the largest odd multiple of 16 that divides `columns`; it is 0
-    if 64 divides `columns`.
+    The swizzled width is the largest of 64, 32, 16 and 8 that divides `columns`; rows of 8 elements
+    need no swizzle. The wide width, at which a box is not swizzled, is the largest odd multiple of
+    16 that divides `columns`, or `columns` itself if that is an odd multiple of 8; it is 0 if 64
+    divides `columns`.
 
     Args:
-        columns: number of columns of a block of D, a multiple of 16: an integer, or an array of
+        columns: number of columns of a block of D, a multiple of 8: an integer, or an array of
             them.
     """
-    capped = columns | STORED_ROW
+    capped, least = columns | STORED_ROW, columns | MATRICES
     odd = columns // (columns & -columns)
-    return capped & -capped, odd * MATRICES * (columns % STORED_ROW > 0)
+    return capped & -capped, odd * (least & -least) * (columns % STORED_ROW > 0)
 
 
 @dataclass(frozen=True)
@@ -213,10 +221,11 @@ class BoxedStore:
         # If B is the left operand, the transposed result, n x 64, is one box of D.
         c.add(Register(own("store.m"), Integer(blocks), note="blocks of 64 rows"))
         c.add(Register(own("store.box"), Integer(boxes), note="boxes of a block"))
-        across = division.share(division.right) // boxes // MATRICES
-        c.add(Register(own("store.n"), Integer(across), note="columns of 16 in a box"))
+        across = division.share(division.right) // boxes // self._span
+        note = f"columns of {self._span} in a box"
+        c.add(Register(own("store.n"), Integer(across), note=note))
         c.add(Lane(own("store.eighth"), Integer(2), note="8x8 matrices across"))
-        c.add(Lane(own("store.half"), Integer(2), note="8x8 matrices down"))
+        c.add(Lane(own("store.half"), Integer(DOWN), note="8x8 matrices down"))
         c.add(Lane(own("store.row"), Integer(8), note="row of an 8x8 matrix"))
         c.add(Register(own("store.element"), Integer(STORED_CHUNK)))
         lanes = ("store.eighth", "store.half", "store.row")
@@ -234,7 +243,9 @@ class BoxedStore:
         row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
         column = c.add(Linear(own("store.box.column"), Integer(self.box)))
         down = ("warp", own("store.half"))
-        over = (own("store.n"), own("store.eighth"))
+        # Lanes 16 to 31 give addresses to stmatrix.x4 only; stmatrix.x2 does not read theirs.
+        eighth = (own("store.eighth"),) if self._span == MATRICES else ()
+        over = (own("store.n"), *eighth)
         rows, columns = (over, down) if division.swapped else (down, over)
         c.connect(Tile(row.id, (*rows, own("store.row"))))
         c.connect(Tile(column.id, (*columns, own("store.element"))))
@@ -260,6 +271,16 @@ class BoxedStore:
             c.connect(Tile(division.own("D", axis), parts))
         if self._cuts(c):
             c.connect(swizzle(memory, self._rows.add(c, *first), chunks))
+
+    @property
+    def _span(self) -> int:
+        """Number of columns of the wgmma result that one stmatrix stores.
+
+        It is 16 for an stmatrix.x4, or 8 for an stmatrix.x2 if 16 does not divide the columns that
+        a box has of the result.
+        """
+        columns = self.rows if self.division.swapped else self.box
+        return MATRICES if columns % MATRICES == 0 else STORED_CHUNK
 
     @property
     def _rows(self) -> RowCopy:
@@ -292,11 +313,12 @@ class BoxedStore:
         """Store all boxes of a tile: fill a free staging buffer by stmatrix, store it by TMA."""
         barrier = self.division.own_barrier
         one = equal(self.division.thread, 0)
-        form = "stmatrix.x4" + (".trans" if self.division.swapped else "")
+        matrices = DOWN * self._span // STORED_CHUNK
+        form = f"stmatrix.x{matrices}" + (".trans" if self.division.swapped else "")
         tiling = self.division.tiling
         own, shared = tiling.own, tiling.own(SHARED)
         registers = (own("store.m"), own("store.box"), own("store.n"))
-        fill = StoreFragment(tiling.accumulator, shared, registers, MATRICES // 2, form)
+        fill = StoreFragment(tiling.accumulator, shared, registers, 2 * matrices, form)
         box = (self.box, self.rows, *(1 for _ in self.matrix))
         graph, maps = c.finish(), self.maps
         along = (axis_of(graph, axis, "D") for axis in ("D.1", "D.0"))

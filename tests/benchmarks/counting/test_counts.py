@@ -16,6 +16,7 @@ from coordgraph import Gemm
 from coordgraph.integers import evaluate
 from passes import Pipeline
 from passes.lowering import LowerToHopper
+from tests.support.sampling import quick_cases
 
 TILE = (128, 128, 64)
 
@@ -31,6 +32,7 @@ def test_the_next_workgroup_begins_on_the_sm_that_is_free_first(
     assert busiest(lengths, len(lengths)) == max(lengths)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("tiles", [1, 66, 131, 132, 133, 300])
 def test_counts_of_closed_forms(tiles: int):
     found = shape_of(tiles, TILE, 4096)
@@ -58,6 +60,7 @@ def test_counts_of_closed_forms(tiles: int):
     assert in_two.utilisation == pytest.approx(ideal(2 * tiles, 132))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("splits", [2, 3, 5])
 def test_no_peer_receives_its_own_piece(splits: int):
     """In a reduce-scatter, each workgroup of a tile receives the partial sums of all the others."""
@@ -67,6 +70,7 @@ def test_no_peer_receives_its_own_piece(splits: int):
     assert count(scattered, TILE, (256, 256, 4096), 132).fix_ups == 4 * splits * (splits - 1)
 
 
+@pytest.mark.slow
 def test_the_workspace_is_that_of_the_kernel():
     for schedule in SCHEDULES:
         lowered = LowerToHopper()(Pipeline.parse(schedule)(Gemm("bf16").graph((128, 256, 64))))

@@ -15,6 +15,7 @@ from benchmarks.counting.l2 import Requests, requests, through_cache
 from benchmarks.measures.traffic import NONE, ORDERS, SCHEDULES, pipeline_of
 from coordgraph import VerifyError
 from coordgraph.interpreter import trace
+from tests.support.sampling import quick_cases
 
 TILE = (16, 16, 16)
 SLOTS = 6
@@ -62,6 +63,7 @@ def test_the_cache_evicts_what_was_not_asked_for_longest(
     assert found.compulsory_bytes <= found.read_bytes <= found.asked_bytes
 
 
+@quick_cases(9)
 @pytest.mark.parametrize("size", [WHOLE, RAGGED], ids=["whole", "ragged"])
 @pytest.mark.parametrize("pipeline", PIPELINES + OTHERS)
 def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):

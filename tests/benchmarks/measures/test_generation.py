@@ -55,6 +55,7 @@ def test_the_least_of_several_runs_is_taken(monkeypatch: pytest.MonkeyPatch):
     assert found == {**times, "total": 9.0, "calls": 123}
 
 
+@pytest.mark.slow
 def test_choosing_among_few_kernels_calls_fewer_functions():
     # With this seed, the sizes are ones for which no other test has chosen (and cached) plans.
     found = generation.choosing_times(4, seed=1)

@@ -18,6 +18,7 @@ from benchmarks.problems.shapes import Shape
 from coordgraph import Gemm
 from passes import Pipeline
 from passes.lowering import LowerToHopper
+from tests.support.sampling import quick_cases
 
 
 def test_defaults():
@@ -29,6 +30,7 @@ def test_defaults():
     assert not parser().parse_args(["--plans"]).plans
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("text", PLANS)
 def test_plans_are_for_hopper(text: str):
     plan = parse_plan(text)

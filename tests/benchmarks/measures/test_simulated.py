@@ -64,6 +64,7 @@ def test_halves_divide_sizes_and_the_fastest_plans_are_kept():
     assert {r["plan"] for r in kept} == {B, C}
 
 
+@pytest.mark.slow
 def test_the_simulated_h200_is_near_measurements_and_ranks_like_the_cost_model():
     """The simulation is accurate on sizes to which its constants were not fitted.
 

@@ -102,6 +102,7 @@ def test_the_command(
         chosen.main()
 
 
+@pytest.mark.slow
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
     """The cost model predicts how much faster the best Stream-K plan is than whole tiles.
 

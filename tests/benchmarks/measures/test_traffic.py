@@ -28,6 +28,7 @@ from benchmarks.peers.plans import gemm_of_layout
 from benchmarks.problems.shapes import parse_shape
 from benchmarks.reports.record import load
 from passes.choosing import constants_of
+from tests.support.sampling import quick_cases
 
 SMALL = ["--tile", "16x16x16", "--shapes", "64x96x64"]
 FEW = ["--orders", "none", "rasterize{width=4}", "grouped"]
@@ -38,6 +39,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traffic.os, "cpu_count", lambda: 1)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_can_be_lowered(order: str, schedule: str):
@@ -245,6 +247,7 @@ def test_what_is_measured_goes_with_what_is_modelled(
         assert word in text
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("words", [[], ["--no-counters"]])
 def test_times_are_taken_where_nothing_can_be_counted(
     words: list[str],

@@ -64,6 +64,7 @@ def dense() -> list[Recorded]:
     return recorded(rows, H200, tuning.LEAST)
 
 
+@pytest.mark.slow
 def test_the_search_is_near_the_fastest_plans_of_the_dense_sweep(dense: list[Recorded]):
     """In 11 of 12 problems the search finds a plan within 1 % of the fastest, in all within 2 %.
 
@@ -82,6 +83,7 @@ def test_the_search_is_near_the_fastest_plans_of_the_dense_sweep(dense: list[Rec
     assert json.loads(json.dumps(record))["rows"][0]["problem"] == found[0].problem
 
 
+@pytest.mark.slow
 def test_scales_are_fitted(dense: list[Recorded]):
     """`fit` recognises errors of the cost model that depend on the schedule only.
 

@@ -15,6 +15,7 @@ from codegen.cli.errors import ExitCode
 from coordgraph import __main__, __version__
 from passes import PASSES
 from tests.codegen.cli.commands import coordgraph, process
+from tests.support.sampling import quick_cases
 
 PLAN = "16x16x16 stream-k"
 COMMANDS = (
@@ -23,6 +24,7 @@ COMMANDS = (
 )
 
 
+@quick_cases(7)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_teaches_by_examples(command: str):
     done = coordgraph(command, "--help")
@@ -75,6 +77,7 @@ EVAL = ("eval", "A.0", "-s", "data-parallel")
 SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
 
 
+@quick_cases(6)
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
@@ -269,6 +272,7 @@ def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest
         assert "--import" in re.sub(r"\x1b\[[0-9;]*m", "", coordgraph(command, "--help").out)
 
 
+@pytest.mark.slow
 def test_a_tool_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("codegen.toolchain.find_ptxas", lambda: None)
     words = ("compile", "-t", "sm_80", "--tile", "16x16x16")
@@ -283,6 +287,7 @@ def test_a_tool_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
     assert report["threads"] % 32 == 0
 
 
+@pytest.mark.slow
 def test_debug_lets_errors_through():
     done = process("--debug", "run", *SIZES, "-s", "stream-k{owner=me}")
     assert done.code == 1
@@ -324,6 +329,7 @@ def test_help_names_every_exit_code():
     assert all(re.search(rf"\b{int(code)} \w", listed) for code in ExitCode)
 
 
+@pytest.mark.slow
 def test_signs_that_an_encoding_lacks_are_replaced():
     code = (
         "import sys; sys.stdout.reconfigure(encoding='ascii'); from codegen.cli import main; main()"
@@ -336,6 +342,7 @@ def test_signs_that_an_encoding_lacks_are_replaced():
 EVERY_COMMAND = tuple(command.name or "" for command in app.registered_commands)
 
 
+@quick_cases(7)
 @pytest.mark.parametrize("command", EVERY_COMMAND)
 def test_help_fits_a_terminal_of_80_columns(command: str, monkeypatch: pytest.MonkeyPatch):
     """No word is cut, and a line of prose ends only where the next word does not fit."""

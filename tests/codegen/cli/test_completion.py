@@ -16,6 +16,7 @@ from codegen.cli import completion, output
 from codegen.cli.options import TARGET_NAMES
 from codegen.cli.timing import _repeated
 from passes import PASSES, lowering
+from tests.support.sampling import quick_cases
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,6 +41,7 @@ def asked(line: str) -> list[str]:
     return done.stdout.split()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("line", "found"),
     [

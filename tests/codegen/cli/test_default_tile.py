@@ -16,6 +16,7 @@ from coordgraph.tilings import macro_tile
 from passes import StreamK
 from passes.lowering.architectures import ARCHITECTURES
 from tests.codegen.cli.commands import coordgraph
+from tests.support.sampling import quick_cases
 
 TARGETS = ("interpreter", "cpu", *ARCHITECTURES)
 LAYOUT = {"i8": ("--transpose-b",)}
@@ -56,6 +57,7 @@ def test_every_command_has_the_one_of_python(kind: str):
     assert tuple(coordgraph("run", *words, *sizes, "--json").json["tile"]) == tile
 
 
+@quick_cases(10)
 @pytest.mark.parametrize("kind", ["bf16", "i8"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_best_instructions_of_every_architecture_take_it(architecture: str, kind: str):

@@ -13,6 +13,7 @@ from passes import PASSES, DataParallel, Pipeline, StreamK, lowering
 from passes.options import allowed_values
 from tests.codegen.cli.commands import coordgraph, process
 from tests.support.mermaid import parse as parse_mermaid
+from tests.support.sampling import quick_cases
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
@@ -22,6 +23,7 @@ OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswit
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}
 
 
+@quick_cases(7)
 @pytest.mark.parametrize("form", OPENINGS)
 @pytest.mark.parametrize("stage", ["0", "1", "2", "problem", "reorder", "stream-k", "lowered"])
 def test_every_stage_shows_in_every_form(stage: str, form: str):
@@ -72,6 +74,7 @@ def test_sizes_that_are_given_are_fixed():
     assert "dim A.tile.0: MacroTileNumber size=4" in text
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("words", "gemm"),
     [
@@ -104,6 +107,7 @@ def test_groups_that_are_refused():
     )
 
 
+@pytest.mark.slow
 def test_graphs_are_piped_from_command_to_command(tmp_path: Path):
     """A pipeline of real processes passes graphs on as text and as JSON."""
     path = tmp_path / "gemm.txt"
@@ -287,6 +291,7 @@ def test_passes_lists_all_of_them():
     assert all(entry["name"] in plain and entry["summary"] in plain for entry in found)
 
 
+@quick_cases(6)
 @pytest.mark.parametrize("name", OWN_PASSES)
 def test_explain_prints_the_docstring(name: str):
     done = coordgraph("explain", name)
@@ -297,6 +302,7 @@ def test_explain_prints_the_docstring(name: str):
     assert data["documentation"].partition("\nArgs:")[0] in done.out
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("name", OWN_PASSES)
 def test_explain_says_what_every_option_means(name: str):
     """`explain PASS` lists all options, inherited ones too, with values, default and meaning."""

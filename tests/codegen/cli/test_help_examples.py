@@ -14,6 +14,7 @@ from codegen.cli import app
 from codegen.cli.errors import ExitCode
 from codegen.toolchain import find_cuobjdump, find_ptxas
 from tests.codegen.cli.commands import Outcome, coordgraph
+from tests.support.sampling import quick_cases
 
 COMMANDS = tuple(
     command.name or ""
@@ -68,6 +69,7 @@ def run(line: str) -> Outcome:
     return done
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids="-".join)
 def test_examples_run(command: tuple[str, ...], most: int | None, monkeypatch: pytest.MonkeyPatch):

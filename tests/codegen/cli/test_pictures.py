@@ -28,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.slow
 def test_svg_and_png_are_drawn(tmp_path: Path):
     for words in ((*SHOW, "-o", "graph.svg"), (*SHOW, "mermaid", "--diff", "-o", "graph.PNG")):
         done = coordgraph(*words)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.cli.commands import coordgraph
+from tests.support.sampling import quick_cases
 
 SIZES = ("--m", "512", "--n", "640", "--k", "256")
 
@@ -22,6 +23,7 @@ def test_a_page_is_written(tmp_path: Path):
     assert "mma.sync" in text
 
 
+@pytest.mark.slow
 def test_a_folder_gets_every_picture(tmp_path: Path):
     folder = tmp_path / "folder"
     assert coordgraph("report", *SIZES, "-o", str(folder)).code == 0
@@ -50,6 +52,7 @@ def test_a_chrome_trace_is_recognised(tmp_path: Path):
     assert "'coordgraph trace --events FILE'" in done.err
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
@@ -86,6 +89,7 @@ def test_advice_names_the_simulated_time(tmp_path: Path):
     assert f"% of the simulated {base:.3g} µs)" in head["headline"]["advice"]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("text", ["[1]", "{", '{"begin": []}'])
 def test_a_malformed_timeline_is_refused(tmp_path: Path, text: str):
     events = tmp_path / "events.json"
@@ -120,6 +124,7 @@ def test_what_no_machine_runs_is_refused(options: tuple[str, ...], code: int, wo
     assert "target='cpu'" not in done.out
 
 
+@pytest.mark.slow
 def test_batches_and_groups_have_pages():
     batch = coordgraph("report", *SIZES, "--batches", "3", "--json", "-o", "-")
     assert batch.code == 0, batch.err

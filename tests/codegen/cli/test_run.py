@@ -25,6 +25,7 @@ from passes.lowering import MMA_SYNC, Architecture
 from passes.lowering.sm_80.architecture import MmaSync
 from tests.codegen.cli.commands import coordgraph, process
 from tests.support.gpu import require_gpu
+from tests.support.sampling import quick_cases
 
 SIZES = ("--m", "40", "--n", "33", "--k", "50")
 SMALL = (*SIZES, "--tile", "16x16x16", "--repeat", "1")
@@ -102,6 +103,7 @@ def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
     assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == BETTER
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("fixed", [(), ("--fixed",)])
 def test_a_run_of_a_plan(fixed: tuple[str, ...]):
     """The report of `run --plan` has the tile, passes and number of workgroups of the plan."""
@@ -116,6 +118,7 @@ def test_a_run_of_a_plan(fixed: tuple[str, ...]):
     assert coordgraph(*words, "-s", "stream-k", "--json").json["plan"] is None
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("size", [("512", "511", "513"), ("64", "64", "64")])
 def test_what_is_explained_can_be_run(size: tuple[str, ...]):
     """The plan that `explain` prints can be passed to `run`, also for sizes that TMA cannot
@@ -142,6 +145,7 @@ def test_a_plan_is_compiled_with_its_cluster():
     assert alone != two
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("options", [(), ("--transpose-a", "--fixed"), ("--transpose-b",)])
 @pytest.mark.parametrize("dtype", ["bf16", "f64"])
 def test_a_run_on_the_interpreter_passes_its_check(dtype: str, options: tuple[str, ...]):
@@ -274,6 +278,7 @@ def test_compile_for_the_host_prints_assembly():
     assert "target" in done.err
 
 
+@pytest.mark.slow
 def test_the_doctor_tries_what_is_here():
     done = coordgraph("doctor", "--json")
     found = done.json
@@ -312,6 +317,7 @@ def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_assemble", lambda architecture: "not tried")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_doctor")
 def test_the_doctor_names_what_fails_though_nothing_needed_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -326,6 +332,7 @@ def test_the_doctor_names_what_fails_though_nothing_needed_does(
     assert done.out.splitlines()[-1].endswith("; this does not: import passes")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_doctor")
 def test_the_doctor_tries_the_kernel_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A cache that cannot be written is never an error, so only the doctor reports it."""

@@ -59,6 +59,7 @@ def test_json_has_the_problem_and_the_results(folder: Path):
     assert len(found["per_slot"]) == found["slots"]
 
 
+@pytest.mark.slow
 def test_plans_batches_and_groups():
     plan = ("--plan", "32x32x32 stream-k on 3", "--threads", "1")
     assert coordgraph("trace", *SIZES, *plan, "--json").json["plan"] == plan[1]

@@ -17,7 +17,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.passes.schedules import schedule
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 TILE = (12, 24, 16)
 GROUPED = (
@@ -59,6 +59,7 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
     return guarded(random.standard_normal(shape).astype(numpy_dtype(dtype)))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "transpose_b", "dtype"),
     chosen(QUICK, product(GROUPED, (False, True), ("f32", "bf16", "f64"))),
@@ -91,6 +92,7 @@ def test_groups(name: str, transpose_b: bool, dtype: str):
     on()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "name", chosen(["data-parallel", GROUPED[2], GROUPED[5]], ["data-parallel", *GROUPED])
 )

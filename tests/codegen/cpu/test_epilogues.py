@@ -20,7 +20,7 @@ from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from passes import Pipeline
 from tests.support.epilogues import EPILOGUES, Case, operands
-from tests.support.sampling import chosen, cover, kinds
+from tests.support.sampling import chosen, cover, kinds, quick_cases
 
 SCHEDULES = (
     "data-parallel",
@@ -49,6 +49,7 @@ def check(made: Array, exact: Array, kind: str) -> None:
     assert (error <= bound * np.maximum(1, np.abs(exact))).all()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("schedule", "case"), cover(0, product(SCHEDULES, EPILOGUES), kinds), ids=str
 )
@@ -96,6 +97,7 @@ def test_batches(schedule: str, case: Case):
         check(codegen.compile(graph, target)(a, b, **given), exact, "f32")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("case", chosen(EPILOGUES[::2], EPILOGUES), ids=str)
 def test_groups_of_k(case: Case):
     gemm = Gemm("f32", grouped=True, group_axis="k", epilogue=case.function)
@@ -218,6 +220,7 @@ def test_a_number_is_a_number(target: str):
         kernel(a, b, row=row, scale="x", factor=factor)
 
 
+@quick_cases(3)
 @every_case
 def test_matmul(case: Case):
     """`matmul` with an epilogue is right in a first and a repeated call, for a matrix and a batch.
@@ -268,6 +271,7 @@ def test_a_number_that_integers_cannot_be_scaled_by(target: str):
         kernel(a, a, scale=0.5)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_an_optional_operand_that_is_left_out_counts_as_0(target: str):
     """An optional operand that a call leaves out counts as 0.

@@ -16,7 +16,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -100,6 +100,7 @@ class Groups:
 group_sizes = st.lists(st.integers(0, 3 * TILE[2] + 1), min_size=1, max_size=6)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "layout", "dtype"), chosen(QUICK, product(SCHEDULES, LAYOUTS, DTYPES))
 )

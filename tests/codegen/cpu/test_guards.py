@@ -25,6 +25,7 @@ from passes import DataParallel, Pass, Pipeline, StreamK
 from tests.codegen.cpu.kernels import Problem
 from tests.passes.schedules import SCHEDULES, symbolic
 from tests.passes.test_scatter import changed
+from tests.support.sampling import quick_cases
 
 # A kernel that hangs is in native code, which only pytest-timeout's method `thread` can end.
 pytestmark = pytest.mark.timeout(120, method="thread")
@@ -61,6 +62,7 @@ def test_a_wait_that_ends_late_is_no_deadlock():
 TEXT = str(scheduled(StreamK(workgroups=6)))
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -88,6 +90,7 @@ GUARDED = [
 ]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "name", [n if n in GUARDED else pytest.param(n, marks=pytest.mark.slow) for n in SCHEDULES]
 )
@@ -161,6 +164,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize(("step", "caught"), [(3, 4), pytest.param(1, 12, marks=pytest.mark.slow)])
 def test_nothing_is_written_after_an_interrupt(step: int, caught: int):
@@ -188,6 +192,7 @@ def test_divisions_by_zero_and_indices_that_wrap_end_a_guarded_launch(old: str, 
         kernel(np.ones((32, 100), np.float32), B)
 
 
+@pytest.mark.slow
 def test_a_division_by_zero_without_guards_does_not_end_the_process():
     """Kernels without checks of indices divide by 1 if a divisor is 0.
 
@@ -307,6 +312,7 @@ LONG = """
 """
 
 
+@quick_cases(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_one_long_workgroup(threads: int):
@@ -316,6 +322,7 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("schedule", "gemm", "more"),
     [

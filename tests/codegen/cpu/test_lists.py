@@ -20,7 +20,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -120,6 +120,7 @@ CORNERS: tuple[list[Sizes], ...] = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "layout", "dtype"), chosen(QUICK, itertools.product(SCHEDULES, LAYOUTS, DTYPES))
 )

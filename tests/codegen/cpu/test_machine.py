@@ -16,10 +16,12 @@ from coordgraph import CodegenError, Gemm
 from passes import DataParallel, StreamK
 from passes.lowering import LowerToHost
 from tests.codegen.cpu.kernels import TILE, Problem
+from tests.support.sampling import quick_cases
 
 HOSTS = [(64, 16, True), (128, 16, False), (128, 32, True), (256, 16, True), (512, 32, True)]
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(("bits", "registers", "fused"), HOSTS)
 def test_any_width_of_vectors(
     bits: int, registers: int, fused: bool, monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def test_a_second_kernel_is_loaded_and_gives_the_same_bits(
     assert len(entries(folder)) == 1
 
 
+@pytest.mark.slow
 def test_another_process_loads_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
     d = made(monkeypatch)(A, B)
     script = (

@@ -13,7 +13,7 @@ from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array
 from passes import Pipeline
 from tests.support.outputs import FUNCTIONS, expected, plain_and_relu, relu_residual
-from tests.support.sampling import covering
+from tests.support.sampling import covering, quick_cases
 
 SCHEDULES = (
     "data-parallel",
@@ -51,6 +51,7 @@ def operands(function: ep.EpilogueFunction) -> dict[str, Any]:
     return {"bias": BIAS, "residual": RESIDUAL} if function is relu_residual else {}
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(("schedule", "target"), covering(2, SCHEDULES, ("cpu", "interpreter")))
 def test_every_schedule_stores_every_output(schedule: str, target: str):
     graph = Pipeline.parse(schedule)(Gemm("f32", epilogue=relu_residual).graph((16, 16, 16)))
@@ -236,6 +237,7 @@ def whole_sums(acc: Any, row: Any, bias: Any) -> Any:
     return ep.quantize(x), ep.quantize(x, to="u8")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("kind", ["f32", "f64", "i8"])
 def test_quantized_outputs_are_those_of_the_interpreter(kind: str):
     """Quantized outputs on the CPU equal those of the interpreter, for sums of 32 and 64 bits.

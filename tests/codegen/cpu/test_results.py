@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from coordgraph.interpreter import interpret
 from tests.codegen.cpu.kernels import EVERY_SCHEDULE, TILE, Problem, kernel
 from tests.passes.schedules import ORDERS, SCHEDULES, parameters
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 SIZES = [(1, 1, 1), (1, 40, 24), (12, 1, 25), (13, 41, 1), (24, 80, 48), (25, 95, 131), (61, 7, 90)]
 TYPES = [("f32", None), ("f64", None), ("bf16", None), ("f16", None)]
 MIXED = [("bf16", "f32"), ("f16", "f32"), ("f32", "bf16"), ("f64", "f16"), ("bf16", "f16")]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", EVERY_SCHEDULE)
 def test_every_schedule_at_every_size(name: str):
     for m, n, k in SIZES:
@@ -26,6 +27,7 @@ def test_every_schedule_at_every_size(name: str):
             Problem(kernel(name), m, n, k, alpha=1.5, beta=-0.5).check(workgroups=workgroups)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "order"),
     chosen(
@@ -75,6 +77,7 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
         Problem(kernel("stream-k", dtype=dtype, out_dtype=out_dtype), m, n, k, 2.0, 0.5).check()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("small", "dtype", "out_dtype", "transposed"),
     cover(

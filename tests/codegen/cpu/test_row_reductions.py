@@ -18,7 +18,7 @@ from coordgraph import Gemm, KernelGraph, LaunchError, PassError, VerifyError, p
 from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array
 from passes import Pipeline
-from tests.support.sampling import covering
+from tests.support.sampling import covering, quick_cases
 
 
 @ep.epilogue(
@@ -70,6 +70,7 @@ def check_rows(x: Array, found: tuple[Array, ...]) -> None:
     np.testing.assert_allclose(total, np.log(np.exp(x / 8).sum(-1)), rtol=1e-5, atol=1e-5)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(("schedule", "target"), covering(2, SCHEDULES, ("cpu", "interpreter")))
 def test_kernels_reduce_the_columns_of_each_tile(schedule: str, target: str):
     kernel = codegen.compile(scheduled(schedule, statistics), target)
@@ -108,6 +109,7 @@ def of_all(acc: Any) -> Any:
     return acc, ep.abs(acc), ep.abs(acc), acc * acc, acc * 0.125
 
 
+@pytest.mark.slow
 @given(
     shape=st.tuples(*[st.integers(1, 70)] * 3),
     batch=st.sampled_from([(), (3,)]),
@@ -133,6 +135,7 @@ def test_reductions_of_all_elements(
     np.testing.assert_allclose(total, np.log(np.exp(exact / 8).sum()), rtol=1e-5, atol=1e-5)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("schedule", "target"), covering(2, SCHEDULES, ("cpu", "interpreter")))
 def test_kernels_store_the_same_for_all_elements(schedule: str, target: str):
     """A kernel stores a result for each row and column tile; the checks hold, and the text."""
@@ -194,6 +197,7 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_checks_hold(problem: dict[str, Any]):
     graph = scheduled("stream-k{workgroups=5,reduction=scatter}", with_amax, **problem)

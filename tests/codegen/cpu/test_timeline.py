@@ -14,6 +14,7 @@ from coordgraph import CodegenError, Gemm, KernelGraph
 from coordgraph.interpreter import Segment, trace
 from passes import DataParallel, HeterogeneousTiles, Pass, SplitK, StreamK, TwoTileStreamK
 from passes.simulation import Activity
+from tests.support.sampling import quick_cases
 
 M, N, K = 150, 200, 260
 SCHEDULES: tuple[Pass, ...] = (
@@ -61,6 +62,7 @@ def expected_segments(graph: KernelGraph, sizes: dict[str, int], **tables: list[
     )
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_timeline_has_the_segments_of_the_schedule(schedule):
     graph = graph_of(schedule)
@@ -104,6 +106,7 @@ def test_tiles_of_two_shapes_are_counted_in_unit_tiles():
     assert segments_of(found) == expected_segments(graph, sizes)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_events_of_a_workgroup_follow_each_other_without_a_gap(schedule):
     found = traced(graph_of(schedule))

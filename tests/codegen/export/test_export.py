@@ -22,6 +22,7 @@ from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.export.compiled import Library, compile_c
 from tests.codegen.nvptx.fake_driver import CLUSTERS, PROCESSORS, FakeDriver, install, matrix
+from tests.support.sampling import quick_cases
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
 
@@ -112,6 +113,7 @@ def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
     return {p.name: known[p.name] for p in found.recipe.given if p.name in known}
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", CASES)
 def test_the_launch_is_that_of_python(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found, kernel = exported(name, tmp_path)
@@ -210,6 +212,7 @@ def test_problems_are_named(tmp_path: Path):
     assert library.recorded.maps == 0, "nothing is launched for a D without elements"
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("case", "runs", "fails", "architecture"),
     [
@@ -278,6 +281,7 @@ def test_code_for_any_alignment_has_no_alignment_checks(tmp_path: Path):
     assert found.recipe.instructions.startswith("mma.sync")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "name", ["data-parallel", "batch", "gaps", "constant sizes", "int8", "epilogue"]
 )
@@ -315,6 +319,7 @@ def test_the_recipe_is_the_launch(tmp_path: Path):
     assert "layer.cubin" in found.files["example.cpp"].read_text()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("kernel", "options", "text"),
     [

@@ -11,6 +11,7 @@ import codegen
 from coordgraph import LaunchError
 from coordgraph import epilogue as ep
 from tests.codegen.jax.conftest import Make
+from tests.support.sampling import quick_cases
 
 SHAPES = [
     ((20, 24), (24, 16)),
@@ -38,6 +39,7 @@ def same(ours: Any, theirs: Any) -> None:
     assert np.array_equal(np.asarray(ours, "f4"), np.asarray(theirs, "f4"))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_values_and_gradients_are_those_of_jax(jax: Any, make: Make, shapes: Any):
     from codegen.jax import matmul
@@ -55,6 +57,7 @@ def test_values_and_gradients_are_those_of_jax(jax: Any, make: Make, shapes: Any
         same(one, other)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize("batch", [(), (3,)])

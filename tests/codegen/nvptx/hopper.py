@@ -115,7 +115,7 @@ class Lowered:
         instruction.
         """
         m, n, _ = self.part
-        return m % 64 != 0 or (self.turns == 1 and m < 128 <= n)
+        return m % 64 != 0 or (self.turns == 1 and m < 128 <= n and n % 64 == 0)
 
     @property
     def left(self) -> int:

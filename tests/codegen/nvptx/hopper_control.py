@@ -14,8 +14,10 @@ from sympy import Symbol
 
 from coordgraph.control import asynchronous as ops
 from coordgraph.control import lowered as elements
+from coordgraph.control import tickets
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.control.resolve import Node
+from coordgraph.control.tickets import DynamicFor, following
 from coordgraph.integers import index_symbol
 from tests.codegen.nvptx.hopper_filling import WARPGROUP, compiled, fill
 from tests.codegen.nvptx.hopper_maps import WHOLE_WARPS, Map
@@ -31,7 +33,7 @@ WARPS = 4
 PLAYED = 32
 """Number of threads of a warpgroup that are simulated; they act for the whole warpgroup."""
 ORDER = "barrier.order"
-EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
+EACH = (ops.CopyBox, ops.Advance, ops.StoreBox, tickets.PassTicket)
 """Operations for which every iteration of an unrolled loop is simulated, not only the first."""
 BATCH = "partial.batch"
 Ready = Callable[[], bool]
@@ -62,6 +64,7 @@ class ControlFlow:
             self.own.warpgroups[warpgroup] = self.state
         self.written: dict[int, Map] = {}
         self.slots = Slots()
+        self.tickets: dict[str, int] = {}
 
     @property
     def own(self) -> Workgroup:
@@ -91,6 +94,8 @@ class ControlFlow:
         match node.op:
             case For():
                 yield from self._for(node, node.op)
+            case DynamicFor():
+                yield from self._dynamic(node, node.op)
             case If() | Inside():
                 yield from self._if(node)
             case Assign() as op:
@@ -127,6 +132,39 @@ class ControlFlow:
             if op.unroll and not each:
                 # the first iteration of an unrolled loop stands for all of its iterations
                 return
+
+    def _dynamic(self, node: Node, op: DynamicFor) -> Agent:
+        assert node.loop is not None
+        symbol = following(op.dim)
+        index, stop = self.value(node.loop.start), self.value(node.loop.stop)
+        while index < stop:
+            with self.binding(node.loop.symbol, index):
+                self.env.pop(symbol, None)
+                yield from self.run(node.body)
+                index = self.env[symbol]
+
+    # The following methods simulate tickets.
+
+    def do_FetchTicket(self, node: Node, op: tickets.FetchTicket) -> Agent:
+        assert op.ticket not in self.tickets, "a ticket is taken before the last one is passed on"
+        count = self.value(node.scope.resolve(op.count))
+        self.tickets[op.ticket] = self.machine.ticket
+        self.machine.ticket = tickets.next_value(self.machine.ticket, count)
+        yield lambda: True
+
+    def do_PassTicket(self, node: Node, op: tickets.PassTicket) -> None:
+        rank = self.rank if op.rank is None else self.value(node.scope.resolve(op.rank))
+        ticket, turn = self.tickets[op.ticket], self.env[index_symbol("ticket.step")]
+        words = self.machine.memory[self.number][rank].words
+        words[self.place(node, op.destination)] = ticket, turn
+        if rank == self.machine.ranks - 1:
+            del self.tickets[op.ticket]
+
+    def do_ReadTicket(self, node: Node, op: tickets.ReadTicket) -> None:
+        ticket, turn = self.own.words[self.place(node, op.source)]
+        assert turn == self.place(node, op.turn), "a word has the ticket of another tile"
+        first = self.value(node.scope.resolve(op.first))
+        self.env[following(op.dim)] = first + ticket
 
     def _if(self, node: Node) -> Agent:
         condition, workitem = node.condition, index_symbol("workitem")
@@ -175,8 +213,10 @@ class ControlFlow:
             assert self.machine.matrices
             self.machine.matrices.publish(self.written)
             self.written = {}
-        # Only the first warp is simulated. At ORDER a lane of each warp arrives.
-        arrive = PLAYED if op.barrier in WHOLE_WARPS else WARPS if op.barrier == ORDER else 1
+        # Only the first warp is simulated. A lane of each warp arrives at ORDER and `ticket.empty`.
+        consumes = self.warpgroup < self.machine.warpgroups - 1
+        of_each_warp = op.barrier == ORDER or (op.barrier == "ticket.empty" and consumes)
+        arrive = PLAYED if op.barrier in WHOLE_WARPS else WARPS if of_each_warp else 1
         self._barrier(node, op.barrier, rank).change(arrive=arrive)
         if op.barrier == ORDER:
             self.own.leave(self.warpgroup)

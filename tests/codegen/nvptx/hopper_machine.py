@@ -92,6 +92,8 @@ class Hopper(Device):
         self.turns = ORDER in graph.coordinates
         self.team = 1 if self.turns else self.warpgroups - 1
         """The number of warpgroups that compute one tile together."""
+        self.ticket = 0
+        """The value of the counter of tickets, in device memory."""
         self.boxes: dict[Place, str] = {}
         """For each stored box of D, by its place: `engine` if TMA stored it, `rows` if threads did.
         """

@@ -151,6 +151,10 @@ class Workgroup:
     loaded, because all boxes lie outside the tensor.
     """
     contents: Contents = field(default_factory=Contents)
+    words: dict[int, tuple[int, int]] = field(default_factory=dict[int, Any])
+    """For each word through which tickets are passed: (ticket, number of the ticket in this
+    workgroup).
+    """
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
         assert (name, number) not in self.barriers

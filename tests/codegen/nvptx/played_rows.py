@@ -20,7 +20,7 @@ from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Cluster, WarpNumber, Workitem
 from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate, index_symbol
-from coordgraph.verification.memory_order.steps import Formulas
+from coordgraph.verification.memory_order.compiled_values import Formulas
 
 __all__ = ["PlayedRows"]
 

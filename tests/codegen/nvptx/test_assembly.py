@@ -30,7 +30,7 @@ from tests.codegen.nvptx.configurations import (
     two_shapes,
 )
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 QUICK = (
     Configuration((128, 256, 64), (StreamK(),)),
@@ -64,6 +64,8 @@ QUICK = (
     boxed((256, 160, 64), (2, 1, 1), "nt", DataParallel(persistent=True)),
     boxed((128, 144, 64), layout="tt", schedule=StreamK(owner="last"), types=("bf16", "f16")),
     boxed((256, 128, 64), layout="tn", schedule=DataParallel(), vector=1),
+    boxed((128, 88, 64), layout="nn", schedule=StreamK(owner="last")),
+    boxed((40, 128, 64), layout="tt", schedule=TwoTileStreamK()),
     boxed((64, 256, 64), layout="nn", schedule=TwoTileStreamK(owner="last")),
     boxed((16, 256, 64), layout="nn", schedule=StreamK(owner="last"), types=("f16", "f16")),
     boxed((32, 128, 64), layout="nt", schedule=DataParallel(), types=("bf16", "f32")),
@@ -123,6 +125,7 @@ def check(configuration: Configuration) -> None:
         assert grown * consumers + shrunk * 128 <= use.registers * program.threads
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("configuration", cover(0, QUICK, traits), ids=str)
 def test_a_representative_is_assembled(configuration: Configuration):

@@ -27,7 +27,7 @@ from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from passes.lowering.architectures import ARCHITECTURES
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.test_assembly import check
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 FIRST, LAST = (StreamK(owner=owner, reduction="atomic") for owner in ("first", "last"))
 HYBRID = HybridStreamK(owner="last", reduction="atomic")
@@ -72,6 +72,7 @@ def sums(made: Configuration) -> tuple[object, ...]:
 every_kernel = pytest.mark.parametrize("configuration", cover(0, KERNELS, sums), ids=str)
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @every_kernel
 def test_it_is_assembled(configuration: Configuration):

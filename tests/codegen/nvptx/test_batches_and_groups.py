@@ -21,7 +21,7 @@ from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
@@ -61,6 +61,7 @@ def program(
     )
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "kind", "vectors"),
@@ -89,6 +90,7 @@ HOPPER = (
 )
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("reads_c", "schedule", "kind", "shape"),
@@ -114,6 +116,7 @@ def test_hopper_assembles(
     assert_clean(made.assembled()[1])
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", [PERSISTENT, StreamK()], ids=str)
 def test_tables_are_not_read_along_k(schedule: Pass):
     """A kernel reads the tables of groups once for each tile, not in the loop over k."""
@@ -215,6 +218,7 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
         made(a, b, out=matrix(1000, 256, OFFSETS_AT), offsets=offsets(7))
 
 
+@pytest.mark.slow
 def test_a_call_of_a_batch(fake_driver: FakeDriver):
     made = kernel(PERSISTENT, "batch", "sm_90a")
     a, b = matrices(5, 256, 128, A_AT), matrices(5, 512, 128, B_AT, stride=1 << 20)

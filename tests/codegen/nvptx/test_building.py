@@ -17,7 +17,7 @@ from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.codegen.nvptx.fake_driver import CLUSTERS, FakeDriver, matrix
 from tests.passes.test_third_party import LastRowFirst
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 SCHEDULES = (DataParallel(), StreamK(), TwoTileStreamK(owner="last"))
 
@@ -59,6 +59,7 @@ def launch(made: CudaKernel, **options: Any) -> None:
     made(a, b, out=d, **options)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("target", "schedule"),
     chosen(
@@ -87,6 +88,7 @@ def test_what_is_cached_is_not_generated(
     assert read == facts
 
 
+@pytest.mark.slow
 def test_what_makes_other_code_is_kept_apart(fake_driver: FakeDriver, folder: Path):
     kernels = [
         kernel(DataParallel()),
@@ -116,6 +118,7 @@ def test_switched_off(fake_driver: FakeDriver, folder: Path, monkeypatch: pytest
     assert len(fake_driver.loaded) == 2
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("damage", ["damaged", "no facts", "other facts", "no code"])
 def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage: str):
     launch(kernel(DataParallel()))
@@ -138,6 +141,7 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
     assert again == good
 
 
+@pytest.mark.slow
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
     """If the driver spills registers of the default code, code that needs fewer ones is used.
 
@@ -169,6 +173,7 @@ def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypat
     assert tried[-1] in good
 
 
+@pytest.mark.slow
 def test_what_always_spills_is_refused_every_time(fake_driver: FakeDriver, folder: Path):
     fake_driver.spills = lambda _: True
     for _ in range(2):

@@ -59,6 +59,7 @@ def call(cache: Path) -> tuple[bool, set[str]]:
     return cached == "True", set(modules.split())
 
 
+@pytest.mark.slow
 def test_a_cached_call_imports_no_compiler_no_checks_and_no_simulation(tmp_path: Path):
     cached, modules = call(tmp_path)
     assert not cached

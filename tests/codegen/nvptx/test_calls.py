@@ -18,6 +18,7 @@ from coordgraph import Gemm, LaunchError
 from passes import DataParallel, HeterogeneousTiles, Pass, StreamK, TwoTileStreamK
 from passes.kit import Reduction
 from tests.codegen.nvptx.fake_driver import OTHER_CONTEXT, FakeDriver, matrix
+from tests.support.sampling import quick_cases
 
 M, N, K = 256, 512, 128
 A_AT, B_AT, C_AT, D_AT = (i << 24 for i in (1, 2, 3, 4))
@@ -251,6 +252,7 @@ def test_maps_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPat
     assert len([x for x in fake_driver.encoded if x.shape == (K, N)]) == 1
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("at", "boxes"),
     [({}, True), ({"a": 8}, False), ({"b": 2}, False), ({"d": 2}, True), ({"d": 8}, True)],
@@ -291,6 +293,7 @@ def test_streams_have_workspaces_of_their_own(fake_driver: FakeDriver):
     assert len({*seven, *one, *two}) == 6
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("reduction", ["peers", "atomic"])
 def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: Reduction):
     """Flags and atomic sums are set to zero once; each launch leaves them zero for the next one."""

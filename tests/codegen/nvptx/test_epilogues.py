@@ -18,7 +18,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.support.epilogues import EPILOGUES, Case
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 BIAS = EPILOGUES[0].function
 SCHEDULES = (
@@ -53,6 +53,7 @@ def compiled(
     return kernel
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     ("target", "schedule", "tile", "options", "case"),
     cover(
@@ -97,6 +98,7 @@ PLACES = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("schedule", "tile", "consumers"), chosen(PLACES[2:4], PLACES))
 def test_bias_gelu_residual_on_hopper_spills_nothing(
     schedule: str, tile: tuple[int, int, int], consumers: str
@@ -108,6 +110,7 @@ def test_bias_gelu_residual_on_hopper_spills_nothing(
     assert "tanh.approx.f32" in program.ptx
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("target", "case"), cover(0, product(["sm_80", "sm_90a"], EPILOGUES)), ids=str
 )

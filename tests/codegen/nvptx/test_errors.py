@@ -16,7 +16,7 @@ from codegen.targets.nvptx import driver
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError, PassError, VerifyError
 from passes import DataParallel, StreamK
 from passes.lowering import LowerToTensorCores
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 
 def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> KernelGraph:
@@ -75,6 +75,7 @@ REFUSED_TILES = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("architecture", "tile"), cover(0, product(["sm_80", "sm_86"], REFUSED_TILES))
 )

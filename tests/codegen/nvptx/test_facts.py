@@ -13,7 +13,7 @@ from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import Gemm, LaunchError
 from coordgraph.integers import evaluate
 from passes import DataParallel, Pass, Reorder, StreamK, TwoTileStreamK
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 SCHEDULES = (
     DataParallel(),
@@ -35,6 +35,7 @@ def again(facts: Facts) -> Facts:
     return Facts.from_json(json.loads(json.dumps(facts.to_json())))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("schedule", chosen(SCHEDULES[::2], SCHEDULES), ids=str)
 def test_facts_are_read_back_as_they_were(schedule: Pass):
     made = program(schedule)
@@ -77,6 +78,7 @@ def test_bounds_are_checked_as_before():
         facts.parameters.evaluate({**GIVEN, "m": 2**30, "n": 2**30, "workgroups": 1})
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     "change",
     [

@@ -14,6 +14,7 @@ import pytest
 from coordgraph.control.lowered import LoadFragment
 from coordgraph.integers import index_symbol
 from tests.codegen.nvptx.lowering import Lowered
+from tests.support.sampling import quick_cases
 
 LAYOUTS = ("nn", "tn", "nt", "tt")
 TILES = ((128, 128, 32), (64, 96, 48), (16, 16, 16), (32, 256, 64))
@@ -111,6 +112,7 @@ def shared_memory(this: Lowered, tensor: str) -> dict[int, Place]:
     return memory
 
 
+@quick_cases(15)
 @every_layout
 @every_tile
 @pytest.mark.parametrize("tensor", ["A", "B"])

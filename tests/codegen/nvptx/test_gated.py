@@ -18,7 +18,7 @@ from passes import DataParallel, StreamK
 from passes.lowering.sm_80.lower import LowerToTensorCores
 from tests.support.gated import geglu, swiglu
 from tests.support.ptxas import assemble, assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 LAYOUTS = [
     *(("stacked", turned) for turned in (True, False)),
@@ -87,6 +87,7 @@ def test_widths_of_copies_and_stores(parts: str, turned: bool):
         assert node.scope.known[node.op.part] == Integer(0)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("layout", "epilogue", "fields"),
     cover(
@@ -115,6 +116,7 @@ def test_kernels_are_not_exported(tmp_path: Path):
         export(kernel, tmp_path)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("reduction", ["scatter", "atomic", "turnstile", "tree"])
 def test_reductions_assemble_and_keep_memory_order(reduction: Any):
     gemm = cg.Gemm("f16", epilogue=geglu, transpose_b=True)

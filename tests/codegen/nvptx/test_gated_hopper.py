@@ -17,7 +17,7 @@ from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.gated import geglu, swiglu
 from tests.support.ptxas import assemble, assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
 TILES = [
@@ -40,6 +40,7 @@ def lowered(
     return LowerToHopper(**options)(schedule(gemm.graph(tile=tile)))
 
 
+@quick_cases(5)
 @every_tile
 @pytest.mark.parametrize("parts", ["stacked", "interleaved"])
 def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: dict[str, Any]):
@@ -80,6 +81,7 @@ def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: di
     assert len(seen) == tile[1]
 
 
+@quick_cases(7)
 @every_tile
 @every_layout
 def test_rows_of_a_box_are_adjacent_in_b(
@@ -102,6 +104,7 @@ def test_rows_of_a_box_are_adjacent_in_b(
         assert places == [*range(places[0], places[0] + across)]
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("schedule", [DataParallel(), StreamK(workgroups=5)], ids=str)
 @pytest.mark.parametrize(("tile", "options"), TILES[:1] + TILES[3:5] + TILES[6:], ids=str)
 @every_layout
@@ -116,6 +119,7 @@ def test_simulated_machine(
         assert not machine.partials
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("options", [{}, {"cluster_m": 2}], ids=str)
 @pytest.mark.parametrize("parts", ["stacked", "interleaved"])
 def test_memory_order(parts: str, options: dict[str, Any]):
@@ -123,6 +127,7 @@ def test_memory_order(parts: str, options: dict[str, Any]):
     assert not graph.check(checks=["memory order"]).refuted
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("layout", "epilogue", "fields"),
     cover(
@@ -159,6 +164,7 @@ def refusal(*given: Any, **fields: Any) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_refusals():
     few = refusal("stacked", True, (48, 128, 64), {}, DataParallel())
     assert "must be a multiple of 64 in m, for an epilogue of several sums" in few

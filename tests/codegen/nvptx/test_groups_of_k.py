@@ -32,7 +32,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 WHOLE, PERSISTENT = "data-parallel", "data-parallel{persistent=true}"
@@ -78,6 +78,7 @@ def program(
 # Tests that assemble kernels with ptxas.
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
@@ -118,6 +119,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str], ...] = (
 )
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "reads_c"),
@@ -178,6 +180,7 @@ def main_loops(lowered: KernelGraph) -> list[For]:
     ]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule"), chosen(HOPPER, (*HOPPER, *MORE)), ids=str
 )

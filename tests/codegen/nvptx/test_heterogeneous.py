@@ -35,7 +35,7 @@ from tests.codegen.nvptx.configurations import LAYOUTS, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.support.mermaid import parse as parse_mermaid
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 Shape = tuple[int, int, int]
 PREFIX = "small."
@@ -103,6 +103,7 @@ def written(op: Operation, name: Callable[[str], str] = str) -> str:
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
 
 
+@quick_cases(5)
 @pytest.mark.parametrize(
     ("pair", "layout", "which"), cover(8, product(PAIRS, LAYOUTS, ("large", "small"))), ids=str
 )
@@ -214,6 +215,7 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
     return bool(this.values(node.condition, at))
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
@@ -256,6 +258,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
     assert sizes == {2 * 64 * (128 + 256), 2 * 64 * (64 + 64)}
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("step", chosen((MMA, WGMMA), (MMA, WGMMA, TURNS)), ids=str)
 def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
@@ -271,6 +274,7 @@ def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHop
 # Tests of graphs that the lowering refuses.
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     ("step", "large", "small", "why"),
     [
@@ -308,6 +312,7 @@ def test_what_is_refused(step: Pass, large: Shape, small: Shape, why: str):
 # Tests of the data that a launch needs: tensor maps and shared memory.
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("columns", "of_b", "of_d"),
     [

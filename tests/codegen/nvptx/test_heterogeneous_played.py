@@ -15,7 +15,7 @@ from passes import HeterogeneousTiles
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.test_heterogeneous import TURNS, gemm
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 PLAYED = {
     "cooperative": (LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64)),
@@ -96,6 +96,7 @@ def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
         assert multiplied == sorted(filled * machine.team)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(("kind", "problem"), cover(0, product(PLAYED, PROBLEMS)))
 def test_every_element_is_stored_once_by_a_tile_of_its_shape(kind: str, problem: str):
     play(kind, PROBLEMS[problem], seed=0)

@@ -43,7 +43,7 @@ from tests.codegen.nvptx.configurations import (
 )
 from tests.codegen.nvptx.hopper import lowered
 from tests.support.mermaid import parse as parse_mermaid
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 SHAPES = [
     *(boxed(*shape) for shape in (*HOPPER_SHAPES, *LARGE_SHAPES)),
@@ -83,6 +83,7 @@ def test_roles_share_the_schedule_but_not_the_work():
     assert not any(isinstance(op, CopyBox) for op in used)
 
 
+@quick_cases(13)
 @every_shape
 def test_registers_go_from_the_producer_to_the_consumers(configuration: Configuration):
     """The producer gives registers to the consumers by setmaxnreg.
@@ -180,15 +181,20 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {"transpose_b": True},
         (96, 80, 64),
     ),
-    "a workgroup's part 128x40 must be a multiple of 16 in m and in n": (
+    "a workgroup's part 128x44 must be a multiple of 8 in m and in n": (
         LowerToHopper(),
         {"transpose_b": True},
-        (128, 40, 64),
+        (128, 44, 64),
     ),
-    "a workgroup's part 40x128 must be a multiple of 16 in m and in n": (
+    "a workgroup's part 36x128 must be a multiple of 8 in m and in n": (
         LowerToHopper(),
         {},
-        (40, 128, 64),
+        (36, 128, 64),
+    ),
+    "a workgroup's part 192x136 of bf16 needs 204 accumulator registers": (
+        LowerToHopper(),
+        {"transpose_b": True},
+        (192, 136, 64),
     ),
     "part 192x144 of bf16 needs 216 accumulator registers in each thread of its warpgroups": (
         LowerToHopper(),

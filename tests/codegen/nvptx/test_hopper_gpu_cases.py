@@ -35,7 +35,7 @@ from tests.gpu.hopper import (
     two_shape_cases,
 )
 from tests.gpu.kernels import Spec
-from tests.support.sampling import chosen, cover, kinds
+from tests.support.sampling import chosen, cover, kinds, quick_cases
 
 SWEPT = (*SWEEP, *TURNS, *SCATTER)
 EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
@@ -70,6 +70,7 @@ def for_boxes(spec: Spec) -> tuple[Variant, Variant]:
     return boxes(chunk_of_d(spec), reads_c=False), boxes(chunk_of_d(spec), reads_c=True)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("spec", cover(0, EVERY, traits), ids=str)
 def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None

@@ -22,7 +22,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.isa import Array, swizzled
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
 SCHEDULES = (
@@ -74,6 +74,7 @@ def cases() -> Iterator[tuple[str, str]]:
                 yield schedule, groups
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("schedule", "groups", "name"),
     cover(0, [(*case, name) for case in cases() for name in LOWERINGS]),
@@ -168,6 +169,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     assert (2 * place == swizzled(2 * slot * high * wide + inside, 2 * wide)).all()
 
 
+@quick_cases(5)
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
     """Only kernels for groups of rows can store a box of D by threads, row by row, or by TMA.
@@ -195,6 +197,7 @@ def walk(body: Body) -> list[Operation]:
     return [inner for op in body for inner in op.walk()]
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_groups_are_looked_up_beside_the_last_multiplications(schedule: str):
     """Tables of groups are read while the last multiplications run, not in a consumer's main

@@ -17,7 +17,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.lists import Sizes, ends_of, pitch
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
 SCHEDULES = (
@@ -53,6 +53,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
     return lowering(Pipeline.parse(schedule)(gemm.graph(tile))).verify()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "name", "sizes"), cover(0, product(SCHEDULES, LOWERINGS, LISTS))
 )

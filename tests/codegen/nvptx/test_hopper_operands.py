@@ -24,6 +24,7 @@ from tests.codegen.nvptx import isa
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.hopper import LAUNCH, NOTHING, ORIGIN, Lowered, lowered, mesh
 from tests.codegen.nvptx.isa import Array
+from tests.support.sampling import chosen, quick_cases
 
 CONFIGURATIONS = (
     boxed((128, 256, 64), layout="nn"),
@@ -67,21 +68,46 @@ CONFIGURATIONS = (
     boxed((16, 128, 256), (1, 1, 2), types=("i8", "i32")),
     boxed((48, 256, 256), types=("u8", "f16")),
     boxed((64, 256, 128), types=("i8", "f16"), consumers="pingpong"),
+    boxed((256, 176, 64), (2, 2, 1), "nn"),
 )
-every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+ODD = (
+    boxed((128, 72, 64), layout="nn"),
+    boxed((64, 88, 64), layout="tn"),
+    boxed((256, 120, 64), layout="nn"),
+    boxed((128, 88, 64), layout="nt"),
+    boxed((40, 128, 64), layout="tt"),
+    boxed((128, 208, 64), (1, 2, 1), "nn", consumers="pingpong"),
+)
+"""Widths that are odd multiples of 8: boxes of 16, 32 and 64 columns end after the tile."""
+every_configuration = pytest.mark.parametrize(
+    "configuration", chosen(CONFIGURATIONS, (*CONFIGURATIONS, *ODD)), ids=str
+)
 AXES = {"A": (0, 2), "B": (2, 1)}
 """The axes of each tensor, as numbers: 0 is m, 1 is n, 2 is k."""
 
 
+def loaded(this: Lowered, tensor: str, along: int) -> int:
+    """The number of elements along an axis in the TMA boxes of one workgroup.
+
+    Along m or n it is a multiple of 16, the fewest elements of a box, if that axis is contiguous.
+    """
+    turned = this.configuration.layout["AB".index(tensor)] == "t"
+    across_k = turned if tensor == "A" else not turned
+    part = this.part[along]
+    return part + (-part % 16 if across_k and along != 2 else 0)
+
+
 def stage_elements(this: Lowered, tensor: str) -> int:
-    """The number of elements in the part of a tensor's tile that one workgroup loads."""
-    rows, columns = (this.part[along] for along in AXES[tensor])
+    """The number of elements in the TMA boxes of a tensor's tile that one workgroup loads."""
+    rows, columns = (loaded(this, tensor, along) for along in AXES[tensor])
     return rows * columns
 
 
 def name(this: Lowered, tensor: str, first: Array, second: Array) -> Array:
-    """A number for the element (first, second) of a tensor's tile; no two elements share one."""
-    return first * this.configuration.tile[AXES[tensor][1]] + second
+    """A number for the element (first, second) of a tensor's tile, or of the 8 rows and columns
+    after it; no two elements share one.
+    """
+    return first * (this.configuration.tile[AXES[tensor][1]] + 8) + second
 
 
 def element(this: Lowered) -> DType:
@@ -109,12 +135,13 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     """Simulate all TMA copies of one step.
 
     Returns two arrays: what the stage of every rank holds (numbers of elements, see `name`), and
-    how many times each element of the tile was read from global memory.
+    how many times each element was read from global memory by a workgroup that needs it.
     """
     size = stage_elements(this, tensor)
     memory = np.full((this.ranks, size), NOTHING)
     tile = [this.configuration.tile[along] for along in AXES[tensor]]
-    read = np.zeros(tile[0] * tile[1], int)
+    read = np.zeros((tile[0] + 8) * (tile[1] + 8), int)
+    axis = "AB".index(tensor)
     contiguous = int(this.configuration.layout["AB".index(tensor)] == "n")
     (node,) = this.nodes(CopyBox, tensor=tensor)
     op = node.op
@@ -136,7 +163,8 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
             1 - contiguous: start[1] - origin[1 - contiguous] + row,
         }
         names = name(this, tensor, found[0], found[1])
-        np.add.at(read, names.ravel(), 1)
+        beyond = found[axis] - this.first(np.array(rank), axis) >= this.part[axis]
+        np.add.at(read, names[np.broadcast_to(~beyond, names.shape)], 1)
         first = this.place(node, f"{tensor}.shared", at) * size_of_one
         assert first % 128 == 0, "what TMA writes is aligned to 128 bytes"
         bytes_ = isa.swizzled(first + size_of_one * (row * wide + column), size_of_one * wide)
@@ -147,6 +175,7 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     return memory, read
 
 
+@quick_cases(13)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_each_element_is_brought_once_to_all_that_need_it(
@@ -154,16 +183,21 @@ def test_each_element_is_brought_once_to_all_that_need_it(
 ):
     this = lowered(configuration)
     memory, read = bring(this, tensor)
-    assert (read == 1).all()
+    tile = [np.arange(this.configuration.tile[along]) for along in AXES[tensor]]
+    assert (read[name(this, tensor, tile[0][:, None], tile[1][None, :])] == 1).all()
+    assert read.sum() == tile[0].size * tile[1].size
     for rank in range(this.ranks):
         mine = [
             this.first(np.array(rank), along) + np.arange(this.part[along])
             for along in AXES[tensor]
         ]
         needed = name(this, tensor, mine[0][:, None], mine[1][None, :])
-        assert np.array_equal(np.sort(memory[rank]), np.sort(needed.ravel()))
+        assert (memory[rank] != NOTHING).all(), "boxes fill all of the stage"
+        found = np.sort(memory[rank][np.isin(memory[rank], needed)])
+        assert np.array_equal(found, np.sort(needed.ravel()))
 
 
+@quick_cases(37)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_the_graph_knows_where_every_element_lies(configuration: Configuration, tensor: str):
@@ -204,6 +238,7 @@ def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configu
     }
 
 
+@quick_cases(21)
 @every_configuration
 def test_descriptors_point_at_the_operands(configuration: Configuration):
     """Element (i, kk) at a wgmma descriptor is the operand's element in row i at index kk of k."""
@@ -279,9 +314,11 @@ def test_boxes_outside_are_not_waited_for(configuration: Configuration, tensor: 
         }
         found = np.broadcast_to(this.values(node.condition, at), (extent, count))
         first = this.first(np.array(rank), along)
-        assert np.array_equal(found, number * (this.part[along] // count) + first < ends)
+        wide = loaded(this, tensor, along) // count
+        assert np.array_equal(found, number * wide + first < ends)
 
 
+@quick_cases(10)
 @every_configuration
 def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuration):
     this = lowered(configuration)

@@ -42,6 +42,7 @@ from passes import DataParallel, HybridStreamK, Pass, SplitK, StreamK, TwoTileSt
 from tests.codegen.nvptx.configurations import ALONE, Configuration, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh, with_warp
 from tests.codegen.nvptx.isa import Array
+from tests.support.sampling import quick_cases
 
 STREAM, LAST = StreamK(), StreamK(owner="last")
 PIECES = (
@@ -162,6 +163,7 @@ def received(
     return np.concatenate(found, axis=2)
 
 
+@quick_cases(3)
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
     """The map from (vector, thread, element) to an index in a workspace slot is a bijection.
@@ -410,6 +412,7 @@ def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
                 yield rank, int(to), op.publish
 
 
+@quick_cases(1)
 @every_sum
 def test_the_barriers_of_a_sum_count_who_arrives(configuration: Configuration):
     this = lowered(configuration)

@@ -14,6 +14,7 @@ from passes import DataParallel, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.hopper import lowered
 from tests.codegen.nvptx.test_ptx import accumulation_loops, count
+from tests.support.sampling import quick_cases
 
 PERSISTENT = DataParallel(persistent=True)
 ALONE = boxed((128, 256, 64), schedule=TwoTileStreamK())
@@ -34,6 +35,7 @@ def ptx(configuration: Configuration) -> str:
     return configuration.program.ptx
 
 
+@quick_cases(1)
 @every_kernel
 def test_the_header(configuration: Configuration):
     text, this = ptx(configuration), lowered(configuration)

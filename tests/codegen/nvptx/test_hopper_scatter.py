@@ -40,7 +40,7 @@ from tests.codegen.nvptx.isa import Array
 from tests.codegen.nvptx.test_assembly import check
 from tests.codegen.nvptx.test_hopper_pieces import owners, places
 from tests.codegen.nvptx.test_hopper_turns import PROBLEMS, broken, play
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, quick_cases, words
 
 STREAM, SPLIT = StreamK(reduction="scatter"), SplitK(splits=4, reduction="scatter")
 TWO_TILE = TwoTileStreamK(first="dp", reduction="scatter")
@@ -88,6 +88,7 @@ whole tiles, and shares of the tiles that several workgroups compute.
 """
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
@@ -116,6 +117,7 @@ def test_flags_count_readers(configuration: Configuration):
     assert Facts.of(configuration.program).together
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("configuration", FROM_REGISTERS, ids=str)
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
@@ -238,6 +240,7 @@ def finished(machine: Hopper) -> Counter[int]:
     return found
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("schedule", "problem", "shape"), cover(8, product(STREAMS, PROBLEMS, SHAPES), words)
 )
@@ -246,6 +249,7 @@ def test_every_share_is_finished_once(schedule: str, problem: str, shape: str):
     assert machine.team == 1 + (shape == "two")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "cluster", "seed"),
     cover(0, product(STREAMS[:1] + STREAMS[4:], CLUSTERS, range(8)), lambda case: case[:2]),
@@ -309,6 +313,7 @@ def one_end(op: Operation) -> Operation:
     return replace(op, value=Integer(0)) if end else op
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "change",
     [

@@ -21,6 +21,7 @@ from tests.codegen.nvptx import isa
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.hopper import NOTHING, ORIGIN, Lowered, lowered, mesh
 from tests.codegen.nvptx.isa import Array
+from tests.support.sampling import chosen, quick_cases
 
 CONFIGURATIONS = (
     boxed((256, 256, 64), (2, 1, 1)),
@@ -44,12 +45,26 @@ CONFIGURATIONS = (
     boxed((64, 256, 64), consumers="pingpong"),
     boxed((256, 96, 64), (2, 1, 1), consumers="pingpong"),
     boxed((48, 128, 64), consumers="pingpong"),
+    boxed((128, 88, 64)),
+    boxed((24, 256, 64), layout="nn"),
 )
-every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+ODD = (
+    boxed((64, 40, 64), layout="nn"),
+    boxed((256, 120, 64), layout="nn"),
+    boxed((256, 144, 64), (2, 2, 1)),
+    boxed((64, 264, 64)),
+    boxed((40, 128, 64), layout="tt"),
+    boxed((64, 88, 128), (1, 1, 2)),
+    boxed((256, 72, 64), (2, 1, 1), consumers="pingpong"),
+)
+"""More widths that are odd multiples of 8."""
+every_configuration = pytest.mark.parametrize(
+    "configuration", chosen(CONFIGURATIONS, (*CONFIGURATIONS, *ODD)), ids=str
+)
 narrow = pytest.mark.parametrize(
     "configuration",
     [
-        *(replace(c, vectors=Vectors(d=v)) for c in CONFIGURATIONS for v in (2, 1)),
+        *(replace(c, vectors=Vectors(d=v)) for c in CONFIGURATIONS[:-1] for v in (2, 1)),
         boxed((128, 192, 64), types=("bf16", "f32")),
         boxed((64, 128, 64), types=("f16", "f32"), vector=1),
     ],
@@ -122,12 +137,16 @@ def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
     (node,) = this.nodes(StoreFragment, destination="D.shared")
     op = node.op
     assert isinstance(op, StoreFragment)
-    assert op.form == ("stmatrix.x4.trans" if this.swapped else "stmatrix.x4")
-    assert (op.registers, op.width) == (("store.m", "store.box", "store.n"), 8)
-    at = mesh(warp=4 * this.consumers, store_n=this.size("store.n"), lane=32, matrix=4, half=2)
+    across = this.part[0] if this.swapped else box_of(this)
+    matrices = 2 if across % 16 else 4
+    assert op.form == f"stmatrix.x{matrices}" + (".trans" if this.swapped else "")
+    assert (op.registers, op.width) == (("store.m", "store.box", "store.n"), 2 * matrices)
+    warps, count = 4 * this.consumers, this.size("store.n")
+    at = mesh(warp=warps, store_n=count, lane=32, matrix=matrices, half=2)
     thread = 32 * at["warp"] + at["lane"]
-    number = (m * this.size("store.box") + box) * this.size("store.n") + at["store.n"]
-    values = owned(this, np.array(rank), thread, 8 * number + 2 * at["matrix"] + at["half"])
+    number = (m * this.size("store.box") + box) * count + at["store.n"]
+    register = 2 * (matrices * number + at["matrix"]) + at["half"]
+    values = owned(this, np.array(rank), thread, register)
     # Lane 8j + r holds the address of row r of matrix j.
     row, element = isa.stmatrix(at["lane"], at["half"], trans=this.swapped)
     pointing = 32 * at["warp"] + 8 * at["matrix"] + row
@@ -141,7 +160,8 @@ def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
     lanes = this.place(node, "D.shared", {**fixed, "workitem": thread}) // 8 % 8
     banks = np.moveaxis(lanes, 2, -1).reshape(-1, 8)
     meet = max(np.bincount(rows, minlength=8).max() for rows in banks)
-    assert meet == (1 if swizzled(this) else 2), "rows of a matrix meet in no bank, or in pairs"
+    alone = swizzled(this) or box_of(this) % 16
+    assert meet == (1 if alone else 2), "rows of a matrix meet in no bank, or in pairs"
     return {int(x) for x in places}
 
 
@@ -198,6 +218,9 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         # Boxes of D with more than 16 columns would leave shared memory for three stages only.
         ((512, 144, 64), 16, 18, 3),
         ((256, 288, 64), 32, 9, 2),
+        ((256, 120, 64), 120, 2, 2),
+        # One box of 264 columns would exceed the limit of TMA too.
+        ((64, 264, 64), 8, 33, 3),
         # A single box of 272 columns would exceed the 256 elements that TMA allows along an axis.
         ((64, 272, 64), 16, 17, 4),
         # Boxes of 64 columns divide the 320 or 192 columns of the tile evenly.
@@ -232,8 +255,9 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
     assert (op.tensor, op.destination) == ("D", ("D.1", "D.0"))
     wide, high = op.box
     columns_of = 64 if this.swapped else this.beside * this.wide
-    odd = next(n for n in range(columns_of, 0, -16) if columns_of % n == 0 and n // 16 % 2)
-    assert wide in (gcd(64, columns_of), odd), "the widest swizzle, or an odd multiple of 16"
+    unit = gcd(16, columns_of)
+    odd = next(n for n in range(columns_of, 0, -unit) if columns_of % n == 0 and n // unit % 2)
+    assert wide in (gcd(64, columns_of), odd), "the widest swizzle, or an odd multiple of 16 or 8"
     assert max(op.box) <= 256, "cuTensorMapEncodeTiled takes no more"
     assert wide == 64 or columns_of % 64, "never wider than a swizzle where 64 go in evenly"
     row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
@@ -261,6 +285,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
     assert (stored == this.turns).all()
 
 
+@quick_cases(9)
 @every_configuration
 def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     configuration: Configuration,
@@ -301,6 +326,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     assert WaitStores(0) in this.operations(WaitStores)
 
 
+@quick_cases(27)
 @narrow
 @pytest.mark.parametrize("tensor", ["C", "D"])
 def test_registers_and_memory_meet_element_by_element(configuration: Configuration, tensor: str):
@@ -338,7 +364,7 @@ def test_registers_and_memory_meet_element_by_element(configuration: Configurati
 
 def test_every_size_of_box_is_tried():
     these = [lowered(c) for c in CONFIGURATIONS]
-    assert {box_of(this) for this in these} == {16, 32, 64} | {48, 80, 144, 208}
+    assert {box_of(this) for this in these} == {16, 32, 64} | {48, 80, 88, 144, 208}
     assert {this.swapped for this in these} == {False, True}
     assert {this.consumers for this in these} == {1, 2}
     assert {this.size("store.slot") for this in these} >= {1, 2, 3}

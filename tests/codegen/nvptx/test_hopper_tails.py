@@ -18,7 +18,7 @@ from coordgraph.tilings import macro_tile
 from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 SCHEDULES = (
     "data-parallel{persistent=true}",
@@ -87,6 +87,7 @@ def cases() -> list[ParameterSet]:
     return cover(0, [case for case in product(SCHEDULES, GROUPS, LOWERINGS) if not odd <= {*case}])
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("schedule", "groups", "name"), cases())
 def test_every_k_of_a_group_is_multiplied_once(schedule: str, groups: str, name: str):
     graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
@@ -144,6 +145,7 @@ def bent(graph: KernelGraph, how: str) -> KernelGraph:
     return found
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", ["two warpgroups", "taking turns"])
 @pytest.mark.parametrize(
     ("how", "why"),

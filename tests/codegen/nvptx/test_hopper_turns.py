@@ -24,7 +24,7 @@ from passes.lowering import LowerToHopper
 from passes.lowering.sm_90a.turns import ORDER
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.golden import Golden
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, quick_cases, words
 
 ALONE, IN_M, IN_N, IN_BOTH, LARGE = (1, 1), (2, 1), (1, 2), (2, 2), (2, 4)
 SCHEDULES = (
@@ -130,6 +130,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
         assert sorted(s for each in steps.values() for s in each) == sorted(filled * machine.team)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(("schedule", "problem"), cover(8, product(SCHEDULES, PROBLEMS), words))
 def test_every_step_is_multiplied_by_the_one_warpgroup_that_has_it(schedule: str, problem: str):
     machine = play(lowered(schedule), PROBLEMS[problem])
@@ -137,6 +138,7 @@ def test_every_step_is_multiplied_by_the_one_warpgroup_that_has_it(schedule: str
     assert machine.warpgroups == 3
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("schedule", "cluster", "seed"),
     cover(
@@ -153,6 +155,7 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 COOPERATIVE = tuple(s for s in SCHEDULES if "first=dp" not in s and "rasterize" not in s)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "cluster", "problem"),
     cover(
@@ -166,6 +169,7 @@ def test_both_operands_are_multicast(schedule: str, cluster: tuple[int, int], pr
     assert machine.ranks == cluster[0] * cluster[1]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("vector", [8, 2])
 @pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
 def test_both_kinds_of_consumers_store_the_same(consumers: str, vector: int):

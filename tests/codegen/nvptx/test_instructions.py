@@ -102,6 +102,7 @@ def test_the_command_line_reports_them():
     assert f"{HOPPER} refuses: {SHALLOW}" in " ".join(refused.err.split())
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_other_code_a_call_takes():
     words = ("compile", "-t", "sm_90a", "--m", "510", "--n", "511", "--k", "512", "--json")
     found = coordgraph(*words).json

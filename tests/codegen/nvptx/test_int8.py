@@ -23,7 +23,7 @@ from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.lowering import Lowered
 from tests.codegen.nvptx.test_fragments import shared_memory
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 Place = tuple[int, int]
 ATOMIC = StreamK(owner="last", reduction="atomic")
@@ -133,6 +133,7 @@ def ptx(configuration: Configuration) -> str:
     return configuration.program.ptx
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("configuration", chosen((KERNELS[5], KERNELS[13]), KERNELS), ids=str)
 def test_kernels_are_assembled_without_a_spill(configuration: Configuration):
@@ -153,6 +154,7 @@ def test_kernels_are_assembled_without_a_spill(configuration: Configuration):
     assert not wrong
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "configuration", [KERNELS[4], KERNELS[5], KERNELS[12]], ids=["sm_89", "sm_90", "sm_90a"]
 )

@@ -23,6 +23,7 @@ from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.test_calls import count_arguments
 from tests.support.ptxas import HAS_WHEEL, assert_clean
+from tests.support.sampling import quick_cases
 
 needs_ptxas = pytest.mark.skipif(not HAS_WHEEL, reason="there is no ptxas for this platform")
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
@@ -61,6 +62,7 @@ def program(
     )
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "fields", "vectors"),
@@ -81,6 +83,7 @@ def test_sm_80_assembles(schedule: Pass, fields: dict[str, Any], vectors: Vector
     assert_clean(program(problem(**fields), schedule, (128, 128, 32), vectors).assembled()[1])
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "fields", "tile", "lowering", "vectors"),
@@ -139,6 +142,7 @@ def without_strides(graph: KernelGraph) -> list[str]:
     return [LEAD.sub(contiguous, line) for line in lines if not dropped.match(line)]
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 @pytest.mark.parametrize("lowering", [None, LowerToHopper()], ids=["sm_80", "sm_90a"])
 @pytest.mark.parametrize("fields", [{}, {"epilogue": add_both}], ids=["C", "operands"])
@@ -179,6 +183,7 @@ def test_transposed_operands_are_read_element_by_element(
     assert ("residual" in boxes) == (lowering is not None and not turned)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_hopper_plays_problems_with_gaps(seed: int):
     gemm = problem()
@@ -239,6 +244,7 @@ def test_tensor_maps_of_permuted_batches(fake: FakeDriver):
     assert found[B_AT] == ((4, 192, 320), 2 * 320, 2 * 192 * 320)
 
 
+@quick_cases(3)
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(
     ("step", "at", "boxed"),
@@ -273,6 +279,7 @@ def test_accesses_are_as_wide_as_rows_allow(fake: FakeDriver):
     assert [found.a for found in widths] == [4, 2, 1, 2, 1]
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(("columns", "vector"), [(96, 8), (100, 2), (101, 1)])
 def test_stores_at_the_end_of_a_group_stay_inside_rows(fake: FakeDriver, columns: int, vector: int):

@@ -30,7 +30,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 WIDE, PAIRS, NARROW = Vectors(8, 8, 8), Vectors(8, 8, 2), Vectors(1, 1, 1)
 PERSISTENT, ATOMIC = "data-parallel{persistent=true}", "stream-k{reduction=atomic}"
@@ -70,6 +70,7 @@ def program(
     )
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
@@ -115,6 +116,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
 )
 
 
+@quick_cases(1)
 @needs_ptxas
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "layout", "reads_c"),
@@ -161,6 +163,7 @@ def described(body: Body) -> list[str]:
     return [op.tensor for op in walk(*body) if isinstance(op, DescribeMatrix)]
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("options", [{}, {"cluster_n": 2}], ids=str)
 @pytest.mark.parametrize("schedule", [PERSISTENT, LAST, SCATTER])
 def test_a_warp_of_its_own_describes_matrices(schedule: str, options: dict[str, Any]):
@@ -215,6 +218,7 @@ def values_of(lowered: KernelGraph, values: dict[str, int]) -> dict[Any, int]:
     return {lowered.parameters[name].symbol: value for name, value in values.items()}
 
 
+@pytest.mark.slow
 def test_what_ptx_has():
     """`tensormap.replace` needs PTX 8.3; kernels without it declare an earlier version."""
     ptx = hopper(LAST).ptx
@@ -308,6 +312,7 @@ def kernel(schedule: str, target: str = "sm_90a", layout: str = "nt") -> Any:
     return made
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("layout", chosen(("nt", "tn"), LAYOUTS))
 def test_every_layout_is_taken_by_the_copy_engine(layout: str):
     """TMA loads every layout of a list, since each row begins at a multiple of 16 bytes."""

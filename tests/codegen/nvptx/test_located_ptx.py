@@ -10,6 +10,7 @@ from codegen import compile
 from codegen.targets.nvptx import CudaKernel
 from coordgraph import Gemm
 from passes import StreamK
+from tests.support.sampling import quick_cases
 
 
 @cache
@@ -19,6 +20,7 @@ def kernel(target: str) -> CudaKernel:
     return found
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_locations_change_no_instruction(target: str):
     lines = [text for text, _ in kernel(target).located_code]

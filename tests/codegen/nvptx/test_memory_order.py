@@ -10,10 +10,10 @@ import pytest
 from coordgraph import Gemm, PassError
 from coordgraph.verification import Outcome
 from coordgraph.verification.memory_order.check import NAME
-from passes import Pass, Pipeline, SplitK, StreamK
+from passes import DataParallel, Pass, Pipeline, SplitK, StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.codegen.nvptx.configurations import SCHEDULES
-from tests.support.sampling import cover, kinds
+from tests.support.sampling import cover, kinds, quick_cases
 
 REDUCTIONS: tuple[tuple[Pass, ...], ...] = (
     (StreamK(reduction="scatter"),),
@@ -52,6 +52,7 @@ def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
     return (*kinds(schedule), str(lowering), str(problem))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "lowering", "problem"),
     cover(0, product((*SCHEDULES, *REDUCTIONS), LOWERINGS, PROBLEMS), traits),
@@ -71,6 +72,7 @@ def test_no_schedule_is_refuted(
     assert verdict.outcome is Outcome.HOLDS, "\n".join(map(str, verdict.counterexamples))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -86,3 +88,13 @@ def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pa
     """
     graph = lower(Pipeline.parse(schedule)(Gemm("bf16").graph((64, 64, 64))))
     assert graph.check()[NAME].outcome is Outcome.HOLDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", [(128, 88, 64), (256, 176, 64), (40, 128, 64)])
+def test_threads_that_a_guard_excludes_access_nothing(tile: tuple[int, int, int]):
+    """Threads fill and copy chunks of 16 bytes that they do not divide evenly; none is refuted."""
+    for axis in ("k", "m"):
+        gemm = Gemm("bf16", grouped=True, group_axis=axis, transpose_a=axis == "k")
+        graph = LowerToHopper()(DataParallel(persistent=True)(gemm.graph(tile)))
+        assert not graph.check(checks=[NAME]).refuted

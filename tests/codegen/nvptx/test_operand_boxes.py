@@ -25,7 +25,7 @@ from tests.codegen.nvptx.hopper import LAUNCH, mesh, with_warp
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.epilogues import EPILOGUES
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 BIAS = EPILOGUES[0].function
 BYTES = {"bias": 2, "residual": 2}
@@ -44,6 +44,9 @@ CASES: tuple[Case, ...] = (
     ("two-tile-stream-k", (256, 256, 64), (2, 1, 1)),
     ("stream-k{owner=last}", (128, 256, 64), (1, 2, 1)),
     ("heterogeneous-tiles", (128, 128, 64), (1, 1, 1)),
+    # A row of a TMA box has 16 bytes, or it is a whole row of the tile.
+    ("data-parallel", (128, 88, 64), (1, 1, 1)),
+    ("stream-k", (64, 40, 64), (1, 1, 1)),
 )
 every_case = pytest.mark.parametrize(
     ("schedule", "tile", "cluster"), chosen((*CASES[:2], CASES[3], CASES[5]), CASES), ids=str
@@ -100,6 +103,7 @@ def sizes(graph: KernelGraph, dims: list[str]) -> dict[str, int]:
     return {d: graph.coordinates[d].fixed_size for d in dims if d in graph.coordinates}
 
 
+@quick_cases(2)
 @every_case
 def test_threads_read_what_tma_has_loaded(
     schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int]
@@ -192,6 +196,7 @@ def load(
 SIZES = {"m": 300, "n": 520, "k": 300}
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("schedule", "tile", "cluster"),
     chosen((CASES[0], CASES[3], CASES[5]), CASES),
@@ -215,6 +220,7 @@ def test_the_ring_carries_operands(
     assert machine.operand_steps, "no operand was loaded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "tile", "cluster"), chosen(CASES[1:2], CASES), ids=str)
 def test_nothing_spills(schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int]):
     _, report = program(schedule, tile, cluster).assembled()

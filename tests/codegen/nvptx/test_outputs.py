@@ -21,7 +21,7 @@ from passes import Pass, Pipeline
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 
 @ep.epilogue(bias="n", pre=ep.output("mn"))
@@ -113,6 +113,7 @@ def applications(graph: KernelGraph) -> list[Node]:
     return [node for node in nodes if isinstance(node.op, ApplyFragment) and node.op.stores]
 
 
+@quick_cases(3)
 @every_case
 def test_outputs_are_stored_at_the_indices_of_d(case: Case):
     """A register stores an output's element at the row and column of the register's element of D.
@@ -137,6 +138,7 @@ def test_outputs_are_stored_at_the_indices_of_d(case: Case):
             assert graph.gemm.is_apart("pre")
 
 
+@quick_cases(1)
 @every_case
 def test_no_memory_is_written_twice(case: Case):
     """The check `memory order` finds no two threads that write one element of an output."""
@@ -144,6 +146,7 @@ def test_no_memory_is_written_twice(case: Case):
     assert verdict.outcome is Outcome.HOLDS, "\n".join(map(str, verdict.counterexamples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "case"),
     cover(
@@ -232,6 +235,7 @@ def quantized(acc: Any, scale: Any) -> Any:
     return ep.quantize(x), ep.quantize(x, to="u8")
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[8], CASES[18], CASES[20]], ids=str)
 def test_quantized_outputs_assemble(case: Case):
     kernel = compiled(quantized, case)

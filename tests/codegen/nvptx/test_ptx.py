@@ -11,6 +11,7 @@ import pytest
 from codegen.targets.nvptx.program import Vectors
 from passes import DataParallel, StreamK
 from tests.codegen.nvptx.configurations import Configuration
+from tests.support.sampling import quick_cases
 
 DATA_PARALLEL = Configuration((128, 128, 32))
 STREAM_K = Configuration((64, 64, 64), (StreamK(),))
@@ -76,6 +77,7 @@ def accumulation_loops(text: str) -> list[str]:
     ]
 
 
+@quick_cases(1)
 @every_kernel
 def test_nothing_lives_in_local_memory(name: str):
     text = ptx(KERNELS[name])

@@ -11,10 +11,12 @@ import coordgraph as cg
 from passes import DataParallel, StreamK
 from tests.support.ptxas import assemble, assert_clean
 from tests.support.rotary import LAYOUT, rotary
+from tests.support.sampling import quick_cases
 
 LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
@@ -28,6 +30,7 @@ def test_kernels_assemble_without_spills(target: str, parts: str, turned: bool, 
     assert_clean(assemble(kernel.ptx, target))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_memory_order(target: str):
     gemm = cg.Gemm("bf16", epilogue=rotary, transpose_b=True, **LAYOUT)

@@ -27,7 +27,7 @@ from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.played_rows import PlayedRows
 from tests.codegen.nvptx.test_outputs import PERSISTENT, Case, compiled
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 
 @ep.epilogue(
@@ -139,6 +139,7 @@ PLAYED = [
 ]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("case", chosen(QUICK, PLAYED), ids=str)
 def test_each_result_includes_every_column_of_its_tile_once(case: Case):
     """The kernel is simulated for sizes at which tiles end inside D, and groups end inside tiles.
@@ -205,6 +206,7 @@ def test_lowered_graphs_are_read_from_text_in_a_new_process():
     subprocess.run([sys.executable, "-c", code, text], check=True)
 
 
+@quick_cases(1)
 @every_case
 def test_threads_do_not_race(case: Case):
     """The check `memory order` holds: results of warps are exchanged between two barriers."""
@@ -218,6 +220,7 @@ HOPPER = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("case", "number"),
     [
@@ -251,6 +254,7 @@ def test_memory_order_refutes_a_missing_barrier(case: Case, number: int):
     assert broken.check(sizes, checks=(NAME,))[NAME].outcome is Outcome.REFUTED
 
 
+@quick_cases(1)
 @every_case
 def test_kernels_assemble_without_spills(case: Case):
     _, report = compiled(function_of(case), case).program().assembled()
@@ -293,6 +297,7 @@ def test_a_cluster_that_divides_rows_is_refused_in_words():
         codegen.compile(graph, "sm_90a", lowering=LowerToHopper(cluster_n=2))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("case", HOPPER, ids=str)
 def test_kernels_play_to_their_end(case: Case):
     """On the simulated machine, the barriers of the exchange let every warpgroup pass."""

@@ -23,7 +23,7 @@ from tests.codegen.nvptx.configurations import Configuration
 from tests.codegen.nvptx.hopper import mesh
 from tests.codegen.nvptx.isa import Array
 from tests.codegen.nvptx.test_assembly import check
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 STREAM, SPLIT = StreamK(reduction="scatter"), SplitK(splits=4, reduction="scatter")
 TWO_TILE, HYBRID = TwoTileStreamK(reduction="scatter"), HybridStreamK(reduction="scatter")
@@ -35,6 +35,7 @@ KERNELS = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("configuration", chosen(KERNELS[:2], KERNELS), ids=str)
 def test_it_is_assembled(configuration: Configuration):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.codegen.nvptx.lowering import Lowered, lowered
+from tests.support.sampling import quick_cases
 
 LAYOUTS = ("nn", "tn", "nt", "tt")
 TILES = (
@@ -52,6 +53,7 @@ def conflicts(first_elements: Iterable[int]) -> int:
     return len(groups) - len(set(groups))
 
 
+@quick_cases(17)
 @both_tensors
 @every_layout
 @every_tile
@@ -71,6 +73,7 @@ def test_the_copies_of_a_step_write_every_element_of_its_stage_once(
         assert written == list(range(start, start + height * width))
 
 
+@quick_cases(42)
 @both_tensors
 @every_layout
 @every_tile
@@ -83,6 +86,7 @@ def test_copies_meet_no_bank_conflict(tile: tuple[int, int, int], layout: str, t
             assert not conflicts(x for x in lanes if x is not None), (step, workitem)
 
 
+@quick_cases(32)
 @both_tensors
 @every_layout
 @every_tile

@@ -17,6 +17,7 @@ from coordgraph import CodegenError, Gemm
 from passes.choosing import Plan, choices, rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.codegen.slow_builder import Builder
+from tests.support.sampling import quick_cases
 
 A, B, D = 1 << 30, 2 << 30, 3 << 30
 SIZES = (2048, 2048, 2048), (300, 2048, 512), (2048, 200, 4096)
@@ -46,6 +47,7 @@ def function(plan: str) -> int:
     return found.function.handle
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_best_loaded_plan_serves(loaded: FakeDriver, slow: Builder, size: tuple[int, ...]):
     """The cost model selects the plan, with its grid, among all plans of loaded kernels."""

@@ -24,7 +24,7 @@ from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates
 from passes.choosing.summation_order import SummationOrder
 from passes.lowering import LowerToTensorCores
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 K = 4096
 LOOP = "fragment.k"
@@ -121,6 +121,7 @@ KERNELS = {
 }
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("family", KERNELS)
 def test_the_ptx_has_one_instruction_for_each_step_of_k(family: str):
     target, tiles = KERNELS[family]
@@ -134,6 +135,7 @@ def test_the_ptx_has_one_instruction_for_each_step_of_k(family: str):
     assert only[1] == "k16"
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_the_default_epilogue_has_no_contracted_operation(target: str):
     """`alpha·acc + beta·C` is a multiplication and an addition, or one fma, in every kernel."""

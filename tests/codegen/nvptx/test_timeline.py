@@ -16,7 +16,7 @@ from passes.lowering.sm_80 import LowerToTensorCores
 from passes.lowering.sm_90a import LowerToHopper
 from passes.timeline import MOST_RECORDS, TIMELINE
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 Case = tuple[Pass, tuple[int, int, int], LowerToHopper]
 HOPPER: tuple[Case, ...] = (
@@ -48,11 +48,13 @@ def stamps(program: CudaProgram, role: str) -> list[str]:
     return [stamp.activity for stamp in found if stamp.role == role]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("case", chosen(ALONE[1::3], ALONE), ids=str)
 def test_records_fit_in_the_registers(case):
     assert_clean(hopper(case).report())
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("schedule", [DataParallel(), StreamK(), SplitK(2)], ids=str)
 def test_records_of_mma_kernels_fit_in_the_registers(schedule, architecture):
@@ -65,6 +67,7 @@ def test_records_of_mma_kernels_fit_in_the_registers(schedule, architecture):
     assert {"start", "multiply", "finish", "end"} <= set(stamps(program, ""))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("kind", [{"batched": True}, {"grouped": True}], ids=str)
 @pytest.mark.parametrize("schedule", [DataParallel(persistent=True), StreamK()], ids=str)
 def test_records_of_batches_and_groups_fit_in_the_registers(schedule, kind):
@@ -95,6 +98,7 @@ def test_ping_pong_warpgroups_record_their_turns():
     assert any("FloorMod(workitem, 128)" in text and "timeline" in text for text in elected)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("case", HOPPER[1:6:2], ids=str)
 def test_a_wait_reads_the_clock_only_if_the_phase_has_not_completed(case):
     # Reading the clock takes tens of cycles, and the main loop waits in every iteration.

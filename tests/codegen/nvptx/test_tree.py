@@ -13,7 +13,7 @@ from passes import StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.test_assembly import check
 from tests.codegen.nvptx.test_ptx import accumulation_loops
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 FIRST, LAST = (StreamK(owner=owner, reduction="tree") for owner in ("first", "last"))
 TWO_TILE = TwoTileStreamK(owner="last", reduction="tree")
@@ -30,6 +30,7 @@ every_kernel = pytest.mark.parametrize(
 )
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @every_kernel
 def test_it_is_assembled(configuration: Configuration):

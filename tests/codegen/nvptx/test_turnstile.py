@@ -13,7 +13,7 @@ from coordgraph.control.lowered import ClearFlag, SignalFlag, WaitFlag
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.test_assembly import check
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 FIRST, LAST = (StreamK(owner=owner, reduction="turnstile") for owner in ("first", "last"))
 HYBRID = HybridStreamK(owner="last", reduction="turnstile")
@@ -39,6 +39,7 @@ PEERS = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], [*KERNELS, *PEERS]), ids=str)
 def test_it_is_assembled(configuration: Configuration):
@@ -65,6 +66,7 @@ def test_flags_count_turns(configuration: Configuration):
     assert re.findall(r"st\.relaxed\.gpu\.global\.u32 \[%rd\d+\], 0;", text)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("configuration", chosen((*KERNELS[2:4], KERNELS[9]), KERNELS), ids=str)
 def test_the_grid_needs_no_residency_where_the_last_piece_owns(configuration: Configuration):
     (schedule,) = configuration.schedule

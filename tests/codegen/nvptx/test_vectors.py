@@ -25,7 +25,7 @@ from tests.codegen.nvptx.configurations import (
 from tests.support.epilogues import EPILOGUES
 from tests.support.gated import geglu, swiglu
 from tests.support.outputs import FUNCTIONS
-from tests.support.sampling import cover, kinds
+from tests.support.sampling import cover, kinds, quick_cases
 
 REDUCTIONS: tuple[tuple[Pass, ...], ...] = (
     (StreamK(reduction="scatter"),),
@@ -83,6 +83,7 @@ def features(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...
     return (*kinds(schedule), str(lowering), str(problem))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "lowering", "problem"),
     cover(0, product((*SCHEDULES, *REDUCTIONS), LOWERINGS, PROBLEMS), features),
@@ -101,6 +102,7 @@ def test_problems(
     assert_proved(graph)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "made",
     cover(0, (*sweep(), *two_shapes(), *hopper(), *taking_turns()), traits),

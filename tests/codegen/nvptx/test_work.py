@@ -18,6 +18,7 @@ from coordgraph.integers import index_symbol, size_symbol
 from coordgraph.integers.bounds import NumericBounds
 from passes import Pass, StreamK, TwoTileStreamK
 from passes.kit import Owner
+from tests.support.sampling import quick_cases
 
 TILE = (128, 256, 64)
 STREAMED = (
@@ -50,6 +51,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
     """Thanks to caches, code generation prints few expressions and bounds few polynomials.
@@ -75,6 +77,7 @@ def test_from_graph_to_ptx_in_less_than_three_seconds():
     assert best < 3
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_no_guard_asks_whether_there_are_tiles_left(schedule: Pass):
     """No generated guard compares a tile's number with `tiles_m`, since it is proved to be less."""

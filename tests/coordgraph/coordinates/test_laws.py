@@ -23,6 +23,7 @@ from tests.coordgraph.coordinates.strategies import (
     table_of,
     trial_of,
 )
+from tests.support.sampling import quick_cases
 
 OURS = {name: kind for name, kind in EDGES.items() if kind.__module__.startswith("coordgraph.")}
 
@@ -59,6 +60,7 @@ def test_every_edge_declares_laws_and_has_a_strategy(name: str):
     assert edge.__doc__.count("`") >= 2, f"{name} does not give its formulas"
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
 @every_edge
 def test_every_edge_keeps_its_laws(name: str, examples: int):
@@ -140,6 +142,7 @@ def test_the_other_law_is_checked_too():
     assert len(laws) == 4
 
 
+@quick_cases(2)
 @every_edge
 def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
     """For each kind of edge, the simplified symbolic formulas of `forward` and of `reverse`,
@@ -171,6 +174,7 @@ def reachable(trial: Trial) -> set[tuple[int, ...]]:
     return {trial.reverse(below) for below in trial.downstream}
 
 
+@quick_cases(7)
 @pytest.mark.parametrize("name", [name for name, kind in OURS.items() if not reads_table(kind)])
 def test_sizes_that_break_the_rule_are_refused(name: str):
     @few

@@ -29,6 +29,7 @@ from tests.coordgraph.coordinates.strategies import (
 )
 from tests.coordgraph.derivation.replay import replayed
 from tests.passes.schedules import ORDERED, parameters, problems, symbolic
+from tests.support.sampling import quick_cases
 
 OURS = [name for name, kind in EDGES.items() if kind.__module__.startswith("coordgraph.")]
 
@@ -52,6 +53,7 @@ def kernel_of(case: Case) -> tuple[KernelGraph, dict[str, Sequence[int]]]:
     return graph, {t.name: tables[t.name] for t in found if not t.derived}
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("forward", [False, True], ids=["reverse", "forward"])
 @pytest.mark.parametrize("name", OURS)
 def test_derivations_of_every_edge(name: str, forward: bool):
@@ -112,6 +114,7 @@ def check(graph: KernelGraph, wanted: str, values: dict[str, int], data: st.Data
     assert inside == bool(evaluate(symbols.guard, {**numbers, **known}))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.sampled_from(ORDERED), problems(), st.data())
 def test_derivations_of_schedules(case: tuple[str, str], problem: Any, data: st.DataObject):

@@ -57,6 +57,7 @@ def test_a_graph_equals_itself_read_from_text(case: tuple[str, str]):
     assert found.text() == "the graphs are equal\n"
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.sampled_from(ORDERED), st.data())
 def test_other_names_of_dimensions_are_no_difference(case: tuple[str, str], data: st.DataObject):

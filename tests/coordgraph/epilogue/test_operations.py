@@ -15,7 +15,7 @@ from coordgraph import epilogue as ep
 from coordgraph.epilogue.operation import NUMPY_KINDS, Array
 from coordgraph.epilogue.values import OPERATIONS
 from passes import DataParallel
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -122,6 +122,7 @@ QUICK = {
 }
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
 def test_the_host_s_code(name: str):
     """Epilogue operations on the CPU, some of which call C functions, have small errors."""
@@ -295,6 +296,7 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
     assert "mul" in ptx
 
 
+@quick_cases(6)
 @pytest.mark.parametrize(
     ("call", "why"),
     [

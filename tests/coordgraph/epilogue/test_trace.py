@@ -16,6 +16,7 @@ from coordgraph import epilogue as ep
 from coordgraph.epilogue.operand import Operand
 from coordgraph.problem_names import RESERVED
 from passes import Pipeline
+from tests.support.sampling import quick_cases
 
 
 @ep.epilogue(bias="n", residual="mn")
@@ -69,6 +70,7 @@ def everything(acc: Any, bias: Any, row: Any, c: Any, scale: Any, factor: Any) -
     return ep.clamp(x, -1.5, float("inf")) + ep.cast(ep.cast(bias, to="i32"), to="f32") + c
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("function", [bias_gelu_residual, everything, ep.ALPHA_BETA], ids=repr)
 @pytest.mark.parametrize("options", [{}, {"batched": True}, {"grouped": True}], ids=str)
 def test_graphs_are_written_and_read_back(function: Any, options: dict[str, bool]):
@@ -303,6 +305,7 @@ SCHEDULES = (
 )
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("options", PROBLEMS, ids=str)
 def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
     """All names of a graph's tensors, parameters and coordinates are reserved.

@@ -27,6 +27,7 @@ from tests.coordgraph.integers.strategies import (
 x, y = index_symbol("x"), index_symbol("sk.y")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spaces(), st.lists(st.one_of(expressions, conditions(expressions)), max_size=3))
 def test_compiled_is_evaluated(space: Space, exprs: list[Expr]) -> None:

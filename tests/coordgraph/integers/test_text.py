@@ -20,6 +20,7 @@ from coordgraph.integers import (
     to_text,
 )
 from tests.coordgraph.integers.strategies import NAMES, conditions, expressions
+from tests.support.sampling import quick_cases
 
 a, b, c = (index_symbol(name) for name in "abc")
 tile = size_symbol("sk.tile")
@@ -128,6 +129,7 @@ def test_errors_say_what_and_where(text: str, column: int, message: str) -> None
     assert caught.value.column == column
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     "text",
     [

@@ -24,6 +24,7 @@ from coordgraph.interpreter import SCHEDULERS, Deadlock, Event, interpret
 from coordgraph.interpreter.program import program
 from coordgraph.interpreter.schedulers import InOrder
 from passes import DataParallel, StreamK
+from tests.support.sampling import quick_cases
 
 M, N, K = 7, 10, 9
 TYPES = {
@@ -60,6 +61,7 @@ def test_text_is_no_number(text: object):
         codegen.matmul(a, b, alpha=text)  # type: ignore[arg-type]
 
 
+@quick_cases(9)
 @pytest.mark.parametrize("out", TYPES)
 @pytest.mark.parametrize("name", TYPES)
 def test_types(name: str, out: str):

@@ -15,6 +15,7 @@ from coordgraph.interpreter.tracing import Receive, Segment, Send, Trace
 from passes import Pipeline
 from passes.work_check import small_launches
 from tests.passes.schedules import ORDERED, symbolic
+from tests.support.sampling import quick_cases
 
 TILE = (4, 4, 4)
 Row = tuple[object, ...]
@@ -85,11 +86,13 @@ def assert_same(graph: KernelGraph, batched: bool) -> int:
     return launches
 
 
+@quick_cases(5)
 @pytest.mark.parametrize(("name", "order"), ORDERED, ids=str)
 def test_steps_are_those_of_the_trace(name: str, order: str):
     assert assert_same(symbolic(name, order), batched=False)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "schedule", ["data-parallel{persistent=true}", "stream-k", "grouped,stream-k"]
 )

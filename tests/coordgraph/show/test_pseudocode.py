@@ -36,10 +36,12 @@ from coordgraph.show.ccode import to_c
 from passes import Pass, Pipeline
 from tests.coordgraph.text.graphs import PIPELINES, lowered, scheduled
 from tests.support.golden import Golden
+from tests.support.sampling import quick_cases
 
 SEED = Gemm(m=1280, n=1536, k=16384)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_golden(pipeline: str, golden: Golden):
     name = re.sub(r"\W+", "-", pipeline).strip("-") or "problem"
@@ -168,6 +170,7 @@ def as_python(text: str) -> str:
     return "\n".join(lines).replace("/", "//")
 
 
+@quick_cases(9)
 @pytest.mark.parametrize(
     "pipeline",
     [

@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +115,7 @@ def test_random_expressions(statement: str, expression: str):
 SIZES = st.sampled_from(["x", "y", "6", "0", "-2", "x*y", "x // 2", "min(x, y)", "x % 3", "x - y"])
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(SIZES, min_size=4, max_size=4), st.sampled_from(["1", "0", "x", "-1"]))
 def test_edges_of_any_sizes(sizes: list[str], stride: str):

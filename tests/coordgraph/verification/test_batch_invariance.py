@@ -12,6 +12,7 @@ from coordgraph.verification.batch_invariance import depth_of_whole_sums
 from coordgraph.verification.summation_orders import Products, Sum, Unordered, summation_orders
 from passes import DataParallel, Pipeline, SplitK, StreamK
 from tests.passes.schedules import SCHEDULES, TILE
+from tests.support.sampling import quick_cases
 
 NAME = "batch-invariance"
 WHOLE = ("data-parallel", "data-parallel{persistent=true}", "heterogeneous-tiles")
@@ -45,6 +46,7 @@ def test_a_fixed_number_of_splits_with_an_ordered_reduction_holds(reduction: str
     assert len(found.launches) > 8
 
 
+@quick_cases(6)
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if "stream-k" in name])
 def test_borders_that_depend_on_the_tile_are_refuted(name: str):
     found = verdict(scheduled(name))

@@ -15,7 +15,7 @@ from coordgraph.verification.launches import ranked_launches
 from coordgraph.verification.reference import make_operands
 from passes import DataParallel, Pipeline
 from tests.passes.schedules import ORDERED, ORDERS, SCHEDULES, STREAMS, TILE, symbolic
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 PROBLEMS = {
     "batch": {"batched": True},
@@ -50,6 +50,7 @@ def test_correct_graphs_are_not_refuted(name: str, order: str):
 KINDS = [*product(PROBLEMS, ("data-parallel{persistent=true}", *STREAMS))]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(("problem", "name"), chosen(KINDS[1:2] + KINDS[40::13], KINDS))
 def test_correct_graphs_of_several_products_are_not_refuted(problem: str, name: str):
     try:

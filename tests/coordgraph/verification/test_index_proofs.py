@@ -19,7 +19,7 @@ from passes import Pipeline
 from tests.faults.catalogue import FAULTS
 from tests.faults.fault import Fault
 from tests.passes.schedules import SCHEDULES, symbolic
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, quick_cases
 
 OUTSIDE = [fault for fault in FAULTS if fault.check == "bounds" and "bits" not in fault.name]
 
@@ -58,6 +58,7 @@ def test_tables_of_groups_are_read_inside():
     assert all(proved for _, proved in proofs.accesses())
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("fault", OUTSIDE, ids=lambda fault: fault.name)
 def test_indices_outside_are_never_proved_inside(fault: Fault):
     proofs = proofs_of(fault.graph())

@@ -39,6 +39,7 @@ def test_launches_with_too_many_tiles_are_left_out():
     assert f"; {found.left_out} launches left out" in verdict.detail
 
 
+@pytest.mark.slow
 def test_an_endless_loop_is_walked_in_one_launch():
     text = symbolic("data-parallel{persistent=true}").text()
     (line,) = (x for x in text.splitlines() if "For dim=" in x and "dim=k_tile" not in x)

@@ -16,6 +16,7 @@ from coordgraph.verification.memory_order.check import NAME
 from coordgraph.verification.memory_order.machine_facts import Facts
 from passes import StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
+from tests.support.sampling import quick_cases
 
 
 @cache
@@ -92,6 +93,7 @@ def test_widths_and_indices_fit(old: str, new: str, problem: str):
         graph.check()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("target", "old", "new", "problem"),
     [

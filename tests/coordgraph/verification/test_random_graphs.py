@@ -33,6 +33,7 @@ def test_random_correct_graphs_are_not_refuted(seed: int, count: int):
         assert Outcome.UNKNOWN not in {verdict.outcome for verdict in report}, str(drawn)
 
 
+@pytest.mark.slow
 def test_proofs_about_deeply_nested_bounds_end():
     """A check ends on a Hilbert order, whose proofs of index bounds nest 51 levels deep."""
     order = "rasterize{width=8,snake=true,along=m,order=hilbert},longest-first"

@@ -23,6 +23,7 @@ from passes.choosing.calibrate import is_plan
 from passes.choosing.candidates import candidates
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Table
+from tests.support.sampling import quick_cases
 
 H200 = constants_of()
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -73,6 +74,7 @@ def test_four_products_read_and_write_four_times_as_much():
         assert many[term] == pytest.approx(4 * few[term], rel=0.05), term
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "pipeline",
     ["data-parallel{persistent=true}", "stream-k{owner=last}", "hybrid-stream-k{owner=last}"],
@@ -111,6 +113,7 @@ def test_groups_end_in_the_middle_of_tiles_on_average(tile: int):
         assert counted == pytest.approx(real, rel=0.15)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("every", [18, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("problem", "batches"), [(BATCH, 7), (ROWS, 16), (DEPTHS, 16)])
 def test_graphs_take_the_schedules_of_all_candidates(problem: Gemm, batches: int, every: int):

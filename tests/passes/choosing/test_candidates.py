@@ -24,7 +24,7 @@ from passes.choosing.plan import NO_CLUSTER
 from passes.choosing.plan_table import Table
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 H200 = constants_of()
 LAYOUTS = [(a, b) for a in (False, True) for b in (False, True)]
@@ -35,6 +35,7 @@ def plans_of(table: Table) -> list[Plan]:
     return [table.plan(i) for i in range(len(table))]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("out", "reads_c"), cover(0, product(["bf16", "f32"], [False, True])))
 def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
     c_bytes = (4 if out == "f32" else 2) if reads_c else 0
@@ -58,6 +59,7 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
         assert shape.consumers[0] == division.team, (tile, m, n, k)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
 def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
@@ -74,6 +76,7 @@ def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: boo
 LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     ("size", "candidate"),
     [
@@ -130,6 +133,7 @@ def test_clusters_that_are_resident():
     assert H200.slots(np.array(counts, float)).tolist() == [132, 66, 30, 15]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
 def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
@@ -219,6 +223,7 @@ def test_reductions_are_tried_where_they_differ():
     assert (counts.chain[turnstile] >= 2).all()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("all_kinds", [False, True])
 @given(m=extents, n=extents, k=extents, layout=st.sampled_from(LAYOUTS))
 @settings(max_examples=20, deadline=None)

@@ -17,6 +17,7 @@ from passes.choosing.plan_table import Table
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
 from passes.lowering.sm_90a.division import Division
+from tests.support.sampling import quick_cases
 
 H200 = constants_of()
 
@@ -31,6 +32,7 @@ def lowering_of(plan: Plan) -> LowerToHopper:
     return plan.lowering
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
     known = tilings()

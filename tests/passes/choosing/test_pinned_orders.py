@@ -20,6 +20,7 @@ from passes.choosing.pinned_orders import (
 )
 from passes.choosing.plan_table import Table
 from passes.choosing.summation_order import SummationOrder
+from tests.support.sampling import quick_cases
 
 UNIT = 64
 LAYERS = ((6144, 4096), (4096, 14336), (1024, 4096), (512, 7168), (24, 200))
@@ -77,6 +78,7 @@ def test_predictions_are_shares_of_the_default_speed():
     assert whole.least <= whole.mean <= max(whole.ratios.values())
 
 
+@quick_cases(6)
 @pytest.mark.parametrize(("n", "k"), LAYERS)
 @pytest.mark.parametrize("m", [1, 100, 4096])
 def test_every_ranked_plan_adds_in_the_order(n: int, k: int, m: int):
@@ -162,6 +164,7 @@ def test_orders_say_what_they_are():
     assert SummationOrder.of("", 30, 16).pipeline == "data-parallel"
 
 
+@pytest.mark.slow
 def test_a_calibration_does_not_change_the_order(monkeypatch: pytest.MonkeyPatch):
     """`pinned_order` reads the library's constants, not calibrated ones in the user's folder."""
 

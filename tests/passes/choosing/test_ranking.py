@@ -190,6 +190,7 @@ def test_the_explanation_names_the_best_of_every_other_kind():
         assert named == (rival.plan.schedule.name != found.best.plan.schedule.name)
 
 
+@pytest.mark.slow
 def test_all_kinds_are_ranked_where_they_are_asked_for():
     usual, every = (
         [choice.plan for choice in choices(problem(2048, 2304, 8192), all_kinds=all_kinds)]

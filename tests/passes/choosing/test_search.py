@@ -16,6 +16,7 @@ from passes.choosing.plan_table import Table
 from passes.choosing.search import FIRST_BATCH, MOST_MEASURED, search
 from passes.choosing.similarity import Similarity
 from passes.choosing.tuned_schedules import TUNED
+from tests.support.sampling import quick_cases
 
 H200 = constants_of("NVIDIA H200")
 DEEP = Gemm("bf16", m=512, n=384, k=16384, transpose_b=True)
@@ -68,6 +69,7 @@ def test_the_first_plans_differ(problem: Gemm):
     assert len({plan.family for plan in first}) >= 3
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("problem", "better"),
     [

@@ -24,7 +24,7 @@ from passes.choosing.enumeration import check, enumerated, walked
 from passes.choosing.known_schedules import FILE, counter_of, derived
 from passes.choosing.model import Counts
 from passes.choosing.plan_table import Table
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, quick_cases, words
 
 TILE = (4, 4, 4)
 SCHEDULES = (
@@ -93,6 +93,7 @@ def pieces(found: Trace) -> Counter[tuple[int, ...]]:
     return Counter(s.tile for s in found.segments if not s.padding)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("pipeline", cover(0, SCHEDULES, words))
 @given(m=st.integers(1, 5), n=st.integers(1, 5), depth=st.integers(1, 12), grid=st.integers(1, 9))
 @settings(max_examples=5, deadline=None)
@@ -126,6 +127,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     assert work.apart[0] or not shared or max(shared) - min(shared) <= 1
 
 
+@quick_cases(10)
 @pytest.mark.parametrize("pipeline", cover(0, SCHEDULES, words))
 @given(m=st.integers(1, 30), n=st.integers(1, 9), depth=st.integers(1, 70), grid=st.integers(1, 40))
 @settings(max_examples=6, deadline=None)
@@ -164,6 +166,7 @@ def test_a_counter_that_is_wrong_is_found():
         check(wrong, schedule)
 
 
+@pytest.mark.slow
 def test_the_file_has_the_counters_of_all_that_may_be_chosen():
     """The JSON file of known schedules has the work formulas of all schedules of automatic choice.
 
@@ -184,6 +187,7 @@ QUICKLY_COUNTED = {text for text in COUNTED if "splits=" not in text}
 """Schedules in the file of counters whose work takes less than a second to enumerate."""
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("text", chosen(QUICKLY_COUNTED, COUNTED))
 def test_single_precision_is_exact_up_to_its_limit(text: str):
     counter = derived()[text]

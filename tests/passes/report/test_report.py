@@ -17,6 +17,7 @@ from passes import DataParallel, HeterogeneousTiles, Pass, Pipeline, StreamK, Tw
 from passes.report import HtmlReport, Subject, make_report
 from passes.report.timelines import ACTIVITIES, BUCKETS, buckets_of
 from passes.simulation import Activity, Kernel, simulate
+from tests.support.sampling import quick_cases
 
 WAVES = {"m": 2304, "n": 2304, "k": 1024}
 
@@ -30,6 +31,7 @@ def data_parallel() -> HtmlReport:
     return make_report(Subject(scheduled(DataParallel()), WAVES))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("step", [DataParallel(), StreamK(), TwoTileStreamK()])
 def test_buckets_agree_with_the_simulation(step: Pass):
     graph = scheduled(step)

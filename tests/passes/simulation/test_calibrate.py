@@ -28,6 +28,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_fit_approaches_the_figures_that_made_the_times():
     pytest.importorskip("scipy")
     measured = Measured.of([*ROWS, {**ROWS[0], "plan": "cublas"}], H200)

@@ -18,6 +18,7 @@ from passes.simulation.launching import Launch
 from passes.simulation.work import TileWork, tile_works
 from tests.passes.schedules import CORNERS, SCHEDULES, Problem, parameters, problems, symbolic
 from tests.passes.simulation.runs import H200, scheduled, small
+from tests.support.sampling import quick_cases
 
 FEW = 5
 ROUNDING = 1e-12
@@ -89,6 +90,7 @@ def critical_path(s: Simulation, works: list[TileWork]) -> float:
     return last
 
 
+@quick_cases(6)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_laws_hold_for_every_schedule(name: str):
     problem = CORNERS["ragged everywhere"]
@@ -109,6 +111,7 @@ def test_laws_hold_for_every_corner(corner: str):
             check_work(s)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(problems(), st.integers(1, 9), st.sampled_from(["data-parallel", "split-k{splits=3}"]))
 def test_laws_hold_for_random_problems(problem: Problem, processors: int, name: str):

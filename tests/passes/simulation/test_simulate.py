@@ -161,6 +161,7 @@ def test_the_events_are_plain_columns():
     assert found.summary()["slot_seconds"]["multiply"] == found.seconds(Activity.MULTIPLY)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tiles_take_seconds():
     graph = scheduled("rasterize{width=8},two-tile-stream-k")
     simulate(graph, SQUARE)  # the first run also compiles the index expressions, so it is not timed
@@ -198,7 +199,10 @@ def calls_and_loops(graph: KernelGraph, tiles: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "schedule",
-    ["data-parallel", "stream-k", "two-tile-stream-k", "split-k{splits=2}", "split-k{splits=4}"],
+    [
+        *("data-parallel", "data-parallel{persistent=true,scheduler=dynamic}"),
+        *("stream-k", "two-tile-stream-k", "split-k{splits=2}", "split-k{splits=4}"),
+    ],
 )
 def test_a_main_loop_takes_few_calls(schedule: str):
     graph = scheduled(schedule)

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from sympy import Dummy
+from sympy import And, Dummy
 
 from codegen.emit.arguments import KERNEL_NAME
 from codegen.emit.elements import Arithmetic
@@ -24,6 +24,7 @@ from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control import row_reductions as rows
+from coordgraph.control import tickets
 from coordgraph.control.resolve import Node
 from coordgraph.control.timeline import Stamp
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
@@ -261,6 +262,9 @@ class CudaWalker(TableWalker):
         source, inside = self._address(node, op.source)
         target, exists = self._address(node, op.destination)
         size = op.width * self._element(op.source).bytes
+        whole, found = (And.make_args(node.place(d).guard) for d in (op.destination, op.source))
+        if {*found} <= {*whole}:
+            inside = True  # `exists` implies it
         if exists is True:
             self._copy(source, target, inside, size, op)
             return
@@ -325,3 +329,17 @@ class CudaWalker(TableWalker):
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])
+
+    # The following methods emit operations on tickets.
+
+    def emit_FetchTicket(self, node: Node, op: tickets.FetchTicket) -> None:
+        counter, last = self._address(node, op.counter)[0], self.last_ticket(node, op.count)
+        self.builder.store(self.ptx.ticket(counter, last), self.fragments.slot(op.ticket, 0, I32))
+
+    def emit_PassTicket(self, node: Node, op: tickets.PassTicket) -> None:
+        ticket = self.builder.load(self.fragments.slot(op.ticket, 0, I32), typ=I32)
+        self.builder.store(ticket, self._address(node, op.destination)[0], align=4)
+
+    def emit_ReadTicket(self, node: Node, op: tickets.ReadTicket) -> None:
+        ticket = self.builder.load(self._address(node, op.source)[0], typ=I32, align=4)
+        self.follow(node, op.dim, op.first, self.ptx.same(ticket))

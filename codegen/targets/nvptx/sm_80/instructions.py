@@ -301,6 +301,15 @@ class Instructions:
         constraints = ",".join(["l", *(letter * many)])
         self.asm(text, constraints, [target, *values], VOID, pure=False)
 
+    def ticket(self, counter: ir.Value, last: ir.Value) -> ir.Value:
+        """Emit an atomic increment of a counter, and return its old value, a ticket.
+
+        The counter becomes 0 after the ticket `last` (PTX ISA, "atom": `.inc`). The order is
+        relaxed, because the ticket itself is all that the increment passes on.
+        """
+        text = "atom.relaxed.gpu.global.inc.u32 $0, [$1], $2;"
+        return self.asm(text, "=r,l,r", [counter, last], I32, pure=False)
+
     def clear(self, flag: ir.Value) -> None:
         """Emit a store of 0 to a flag, for the next launch."""
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)

@@ -16,6 +16,7 @@ from codegen.targets.nvptx.sm_90a.wgmma import HopperInstructions
 from coordgraph.control import asynchronous as ops
 from coordgraph.control.lowered import StoreFragment
 from coordgraph.control.resolve import Node
+from coordgraph.control.tickets import PassTicket
 from coordgraph.control.timeline import Timed
 from coordgraph.coordinates.dimensions import Cluster
 from coordgraph.elements import WARPGROUP_MMA, dtype
@@ -222,7 +223,7 @@ class HopperWalker(CudaWalker):
             rank = self._narrow(node.scope.resolve(op.rank), node)
             self.ptx.store_at(values, self.sums.kind, self._shared(node, op.destination), rank)
             return
-        if not op.form.startswith("stmatrix.x4"):
+        if not op.form.startswith("stmatrix."):
             super().emit_StoreFragment(node, op)
             return
         element = self._element(op.destination)
@@ -232,6 +233,14 @@ class HopperWalker(CudaWalker):
         ]
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
+
+    def emit_PassTicket(self, node: Node, op: PassTicket) -> None:
+        if op.rank is None:
+            super().emit_PassTicket(node, op)
+            return
+        ticket = self.builder.load(self.fragments.slot(op.ticket, 0, I32), typ=I32)
+        rank = self._narrow(node.scope.resolve(op.rank), node)
+        self.ptx.store_word_at(ticket, self._shared(node, op.destination), rank)
 
     # The following methods emit wgmma instructions.
 

@@ -91,6 +91,19 @@ class HopperInstructions(Instructions):
         letters = ",".join([ptx_letter(kind)] * len(values))
         self.asm(text, f"{letters},r,r", [*values, shared, rank], VOID, pure=False)
 
+    def store_word_at(self, word: ir.Value, shared: ir.Value, rank: ir.Value) -> None:
+        """Emit a store of a 32-bit integer to the shared memory of a CTA of the cluster.
+
+        Args:
+            word: the integer.
+            shared: the corresponding address in this CTA's shared memory.
+            rank: the rank of the CTA in the cluster, which may be this CTA's own.
+        """
+        text = (
+            "{ .reg .b32 a; mapa.shared::cluster.u32 a, $1, $2; st.shared::cluster.u32 [a], $0; }"
+        )
+        self.asm(text, "r,r,r", [word, shared, rank], VOID, pure=False)
+
     def cluster_barrier(self) -> None:
         """Emit a barrier of all threads of the cluster; threads of a warp may be diverged."""
         text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
@@ -274,13 +287,17 @@ class HopperInstructions(Instructions):
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
-        """Emit a store of four 8x8 matrices of 16-bit elements (stmatrix.x4).
+        """Emit a store of two or four 8x8 matrices of 16-bit elements (stmatrix.x2, stmatrix.x4).
 
-        Each of the four `values` is a 32-bit register with two elements of one matrix.
+        Args:
+            shared: the address in shared memory of one row of one matrix.
+            values: for each matrix, a 32-bit register with two elements of it.
+            trans: whether to store the transposes of the matrices.
         """
-        suffix = ".trans" if trans else ""
-        text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
-        self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
+        count, suffix = len(values), ".trans" if trans else ""
+        registers = ", ".join(f"${i + 1}" for i in range(count))
+        text = f"stmatrix.sync.aligned.m8n8.x{count}{suffix}.shared.b16 [$0], {{{registers}}};"
+        self.asm(text, f"r{',r' * count}", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int], row: int) -> ir.Value:
         """Emit a 64-bit matrix descriptor for wgmma (PTX ISA, "Matrix Descriptor Format").

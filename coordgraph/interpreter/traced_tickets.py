@@ -1,0 +1,55 @@
+"""Tickets of a launch that is traced: workgroups take them in turn, in the order of their numbers.
+
+Which workgroup executes an index of a dynamic loop differs from run to run. A trace shows the order
+in which all workgroups are equally fast: the first round of tickets goes to the workgroups in the
+order of their numbers, then the second round, and so on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from coordgraph.control.tickets import next_value
+from coordgraph.interpreter.events import Event
+from coordgraph.interpreter.formulas import Environment
+from coordgraph.interpreter.steps import Work
+from coordgraph.tensors import Role
+
+__all__ = ["Tickets", "execute_in_turn"]
+
+
+class Tickets:
+    """The counters of one launch that is traced, which start at 0."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, int], int] = {}
+
+    def take(self, work: Work, env: Environment) -> None:
+        """Take a ticket for the `TakeTicket` operation of `work`, and set the loop's next index."""
+        user = work.workspace(Role.COUNTERS)
+        (offset,), (first, count) = work.offset(user)(env), work.ticket(env)
+        ticket = self._counters.get((user.tensor, offset), 0)
+        env[work.following] = first + ticket
+        self._counters[user.tensor, offset] = next_value(ticket, count)
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each counter that is not 0 after the launch."""
+        for (tensor, offset), value in self._counters.items():
+            if value:
+                yield (
+                    f"counter {tensor}[{offset}] is {value} at the end, and must be 0 for the next "
+                    "launch; correct TakeTicket.count"
+                )
+
+
+def execute_in_turn(walks: Iterable[Iterator[Event]]) -> None:
+    """Execute the walks of all workgroups; each takes one ticket, then lets the others continue.
+
+    A walk yields an event before it takes a ticket. Walks without tickets run one after another.
+    """
+    waiting = deque(walk for walk in walks if next(walk, None) is not None)
+    while waiting:
+        walk = waiting.popleft()
+        if next(walk, None) is not None:
+            waiting.append(walk)

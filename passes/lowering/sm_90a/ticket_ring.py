@@ -1,0 +1,168 @@
+"""Dynamic loops on sm_90a: the producer takes tickets, and every warp reads them from a ring.
+
+The producer's first lane takes the next ticket a few k tiles before the end of a tile's loads, so
+that the latency of the atomic increment overlaps with these loads, and the loads of the next tile
+begin at once. It stores the ticket in a word of shared memory and arrives at the word's mbarrier
+`ticket.full`. Consumer warps read the word after they have stored their tile. The word is written
+again when all warps have arrived at its mbarrier `ticket.empty`.
+
+In a cluster, the producer of rank 0 takes the ticket, and stores it in the shared memory of every
+workgroup of the cluster; all warps of the cluster arrive at the `ticket.empty` of rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sympy import And, Expr, Integer
+from sympy.logic.boolalg import Boolean
+
+from coordgraph import KernelGraph
+from coordgraph.control.asynchronous import Advance, ArriveBarrier, Counter, WaitBarrier
+from coordgraph.control.graph import rewrite
+from coordgraph.control.operations import Body, For, If, Operation, Scope
+from coordgraph.control.tickets import DynamicFor, PassTicket, ReadTicket, TakeTicket
+from coordgraph.coordinates.dimensions import Shared, Unroll
+from coordgraph.coordinates.edges import PassThrough
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import equal, floor_mod, index_symbol, maximum
+from passes.kit import depth_is_data
+from passes.lowering.control import unrolled
+from passes.lowering.sm_90a.division import LANES, RANK, WARPS, Division
+from passes.lowering.sm_90a.ring import Ring
+from passes.lowering.ticket_exchange import SHARED, TICKET, fetched, taken_by, without_ticket
+
+__all__ = ["TicketRing"]
+
+RING = Ring("ticket", "ticket.stage", "ticket.full", "ticket.empty")
+"""The ring of words through which tickets are passed; its steps are the tickets of a workgroup."""
+SLOTS = 2
+"""Number of words of the ring: the producer may be this many tiles ahead of the consumers, which
+matters if tiles have few k tiles."""
+RECEIVER = "ticket.receiver"
+"""The dimension that numbers the workgroups of a cluster which receive a ticket."""
+LEAD = 4
+"""Number of k tiles that are still to be loaded when the producer takes a ticket. More k tiles bind
+the next tile to the workgroup earlier; fewer hide less of the latency of the increment."""
+WORD_BYTES = 4
+
+
+class TicketRing:
+    """Lowers the dynamic loop of a graph; does nothing for a graph without one.
+
+    Args:
+        graph: the scheduled graph.
+        division: how a macro tile is divided over the cluster and its warpgroups.
+        describes: whether another warp writes tensor maps, and so executes the loop, too.
+    """
+
+    def __init__(self, graph: KernelGraph, division: Division, *, describes: bool) -> None:
+        self.take, self.division = taken_by(graph), division
+        self._always = not depth_is_data(graph) if self.take is not None else True
+        """Whether every output tile has at least one k tile."""
+        self._readers = division.consumers * WARPS + 1 + describes
+        self._several = division.workgroups > 1
+
+    @staticmethod
+    def bytes(graph: KernelGraph) -> int:
+        """Bytes of shared memory that the words of the ring take."""
+        return SLOTS * WORD_BYTES * (taken_by(graph) is not None)
+
+    def add(self, c: CoordinateEditor) -> None:
+        """Add the coordinates of the ring, its mbarriers and its words in shared memory."""
+        if self.take is None:
+            return
+        RING.add(c, SLOTS, "running number of a ticket")
+        c.add(Shared(SHARED, Integer(SLOTS), element="i32", note="tickets"))
+        c.connect(PassThrough(SHARED, RING.stage))
+        if self._several:
+            c.add(Unroll(RECEIVER, Integer(self.division.workgroups), note="rank that receives"))
+
+    def initial(self, c: CoordinateEditor) -> Body:
+        """Initialise the ring's mbarriers; one thread does so at the start of the kernel."""
+        if self.take is None:
+            return ()
+        return RING.initial(c, 1, self._readers * self.division.workgroups)
+
+    def counted(self, body: Operation) -> Operation:
+        """Wrap the operations of a role in a counter of tickets, which starts at 0."""
+        return body if self.take is None else Counter(RING.step, (body,))
+
+    def fetch(self, loop: For) -> tuple[Body, Body]:
+        """Operations of the producer that take a ticket: (before its main loop, in the loop).
+
+        Args:
+            loop: the loop over k tiles.
+        """
+        if self.take is None:
+            return (), ()
+        take = If(self._leads, fetched(self.take))
+        if not self._always:
+            return (take,), ()
+        late = maximum(loop.stop - LEAD, Integer(0))
+        return (), (If(equal(loop.symbol, late), (take,)),)
+
+    def produced(self, c: CoordinateEditor, body: Body) -> Body:
+        """Lower the dynamic loop in the producer's operations `body`: it passes tickets."""
+        if self.take is None:
+            return body
+        return self._replaced(body, (*self._pass(c), *self._read(self.take)))
+
+    def followed(self, body: Body) -> Body:
+        """Lower the dynamic loop in the operations `body` of another role: read tickets."""
+        return body if self.take is None else self._replaced(body, self._read(self.take))
+
+    def apart(self, body: Body, role: str) -> Body:
+        """Put the operations of each tile into a scope, apart from the `TakeTicket` after them."""
+
+        def separate(op: Operation) -> Operation:
+            if not isinstance(op, DynamicFor):
+                return op
+            others, take = without_ticket(op)
+            return replace(op, body=(Scope(role, others), take))
+
+        return _each(body, separate)
+
+    @property
+    def _leads(self) -> Boolean:
+        """The condition that the thread is the one that takes tickets, among the producer warps."""
+        first = equal(floor_mod(index_symbol("workitem"), LANES), 0)
+        return And(first, equal(index_symbol(RANK), 0)) if self._several else first
+
+    def _pass(self, c: CoordinateEditor) -> Body:
+        """Store the ticket for all workgroups of the cluster, once its word is free."""
+        rank: Expr | None = index_symbol(RECEIVER) if self._several else None
+        store = PassTicket(TICKET, SHARED, rank)
+        arrive = ArriveBarrier(RING.full, rank, publish=self._several)
+        to_one: Body = (store, arrive)
+        to_all = (unrolled(c, (RECEIVER,), *to_one),) if self._several else to_one
+        wait = WaitBarrier(RING.empty, RING.phase, before=True, cluster=self._several)
+        return (If(self._leads, (wait, *to_all)),)
+
+    def _read(self, take: TakeTicket) -> Body:
+        """Read the next ticket, then free its word; every warp executes this."""
+        rank = Integer(0) if self._several else None
+        free = ArriveBarrier(RING.empty, rank, publish=self._several)
+        return (
+            WaitBarrier(RING.full, RING.phase, cluster=self._several),
+            ReadTicket(take.dim, SHARED, RING.step, take.first),
+            If(equal(floor_mod(index_symbol("workitem"), LANES), 0), (free,)),
+            Advance(RING.step),
+        )
+
+    @staticmethod
+    def _replaced(body: Body, by: Body) -> Body:
+        """A copy of `body` in which the operations `by` replace the `TakeTicket`."""
+
+        def change(op: Operation) -> Operation:
+            if not isinstance(op, DynamicFor):
+                return op
+            others, _ = without_ticket(op)
+            return replace(op, body=(*others, *by))
+
+        return _each(body, change)
+
+
+def _each(body: Body, change: Callable[[Operation], Operation]) -> Body:
+    return tuple(new for op in body for new in rewrite(op, change))

@@ -1,0 +1,93 @@
+"""`TakenTiles`: output tiles that simulated workgroups take in the order of their numbers.
+
+The steps of a launch assign tiles to workgroups as if all workgroups took them in turn. The
+simulation assigns each tile to the workgroup that is free first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.interpreter.lockstep import Steps
+
+__all__ = ["TakenTiles"]
+
+OF_TILE = ("workgroup", "tiling", "product", "m", "n")
+"""Columns of `Steps` that are equal for all steps of one output tile."""
+
+
+class TakenTiles:
+    """The steps of each output tile of a launch, and which workgroup has taken the tile.
+
+    Args:
+        steps: the steps of a launch whose workgroups take tiles in turn.
+
+    Attributes:
+        first_ends: for each workgroup, the end of the steps of its first tile.
+        left: (first step, end of the steps) of each tile that no workgroup has taken; the one that
+            is taken next is last.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        count, total = steps.workgroups, len(steps)
+        new = np.ones(total, bool)
+        new[1:] = np.logical_or.reduce(
+            [getattr(steps, name)[1:] != getattr(steps, name)[:-1] for name in OF_TILE]
+        )
+        begins = np.flatnonzero(new)
+        ends = np.append(begins[1:], total)[: len(begins)]
+        owners = steps.workgroup[begins]
+        borders = np.searchsorted(owners, np.arange(count + 1))
+        turns = np.arange(len(begins)) - borders[owners]
+        # In turn `t`, workgroup `w` takes tile `t * count + w`.
+        order = np.lexsort((owners, turns))
+        self.first_ends: list[int] = np.searchsorted(steps.workgroup, np.arange(count)).tolist()
+        self._taken: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self.left: list[tuple[int, int]] = []
+        for tile in order.tolist():
+            place = int(begins[tile]), int(ends[tile])
+            if turns[tile] == 0:
+                owner = int(owners[tile])
+                self.first_ends[owner] = place[1]
+                self._taken[owner].append(place)
+            else:
+                self.left.append(place)
+        self.left.reverse()
+
+    def take(self, workgroup: int) -> tuple[int, int] | None:
+        """(first step, end of the steps) of the next tile; None if all tiles are taken."""
+        if not self.left:
+            return None
+        self._taken[workgroup].append(self.left.pop())
+        return self._taken[workgroup][-1]
+
+    @property
+    def executed(self) -> Steps:
+        """The steps, sorted by the workgroup that has executed them, in the order of execution."""
+        order = self.order()
+        columns = {
+            f.name: getattr(self.steps, f.name)[order]
+            for f in fields(self.steps)
+            if isinstance(getattr(self.steps, f.name), np.ndarray)
+        }
+        begins, ends, owners = self._places()
+        columns["workgroup"] = np.repeat(owners, ends - begins)
+        return replace(self.steps, **columns)
+
+    def order(self) -> NDArray[np.int64]:
+        """The indices of all steps, sorted by the workgroup that has executed them."""
+        begins, ends, _ = self._places()
+        counts = ends - begins
+        # Within a tile, indices are consecutive; so are the places of its steps in the result.
+        shift = begins - (np.cumsum(counts) - counts)
+        return np.repeat(shift, counts) + np.arange(counts.sum())
+
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """For each tile, sorted by workgroup: first step, end of the steps, and the workgroup."""
+        places = np.array([place for tiles in self._taken for place in tiles], np.int64)
+        begins, ends = places.reshape(-1, 2).T
+        return begins, ends, np.repeat(np.arange(len(self._taken)), [*map(len, self._taken)])
