@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from math import lcm
 from typing import Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents
 from passes.choosing.summation_order import SummationOrder
-from passes.choosing.tile_candidates import small_tiles, sums, tilings
+from passes.choosing.tile_candidates import WIDE, small_tiles, sums, tilings
 from passes.choosing.tuned_schedules import INTERLEAVED
 from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, WARPGROUP
 from passes.schedules.data_parallel import DataParallel
@@ -307,20 +308,17 @@ def _cut(
     """
     m, n, k = (size[axis] for axis in "mnk")
     known, held, small = columns
-    few = m if m <= FEW_TILE else 0
-    most = MMA_M
-    if problem.ragged("m"):
-        # Here m is the mean number of rows of a group; groups with more rows need taller tiles.
+    few, most = (m if m <= FEW_TILE else 0), MMA_M
+    if problem.ragged("m"):  # m is the mean number of rows of a group; some groups have more rows
         few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
-    if problem.sums > 1:
-        # Each of the sums needs a multiple of 8 columns of a CTA's part of a tile of B.
-        keep &= known[1] / known[4] % (MMA_COLUMNS * problem.sums) == 0
+    part_m, part_n = known[0] / known[3], known[1] / known[4]
+    # TMA loads WIDE columns at least if B is n-major.
+    keep &= part_n % lcm(problem.sums * MMA_COLUMNS, 1 if problem.transpose_b else WIDE) == 0
     if problem.grouped:
         # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
-        part_m, part_n = known[0] / known[3], known[1] / known[4]
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
         # Kernels with TMA boxes whose rows are shorter than a cache line were measured to take 1.15
         # times as long as others.
@@ -331,13 +329,13 @@ def _cut(
         tiles = np.ceil(m / known[0]) * np.ceil(n / known[1])
         keep &= (workgroups <= 2) | (tiles <= device.slots(workgroups))
     tiling = tuple(column[keep] for column in known)
-    tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
+    tile_m, tile_n, tile_k, *cluster = tiling[:6]
     return Tiled(
         tiling,
         few,
         held[keep],
         {parts: fits[keep] for parts, fits in small.items()},
-        device.slots(cluster_m * cluster_n * cluster_k),
+        device.slots(np.prod(cluster, axis=0)),
         size["l"],
         not problem.ragged("m"),
         not problem.ragged("k"),
