@@ -3,10 +3,18 @@
 A workgroup starts when a slot (an SM or, if several workgroups run on one SM, a part of it) is
 free, and executes its steps in order. Main loops share resources (`Sharing`); other steps take a
 fixed time. A workgroup that receives a partial sum waits until the sum has been sent.
+
+Only four kinds of events change what other workgroups do: a main loop begins, a main loop ends, a
+slot gets its next workgroup, and a workgroup of a dynamic tile scheduler takes its next output
+tile. Only these are simulated in the order of time. When the main loop of a workgroup ends, the
+times of its next steps up to its next main loop (or up to the end of a tile that it has taken)
+follow at once, since they take fixed times; so do those of a workgroup that waits for a partial
+sum, once the time at which it is sent is known.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf, prod
@@ -16,9 +24,10 @@ from numpy.typing import NDArray
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.lockstep import StepKind, Steps
-from passes.simulation.events import NONE, Activity, Events, Recorder
+from passes.simulation.events import NONE, Events, Times
 from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
+from passes.simulation.partial_sums import PartialSums, Wait
 from passes.simulation.sharing import Sharing
 from passes.simulation.taken_tiles import TakenTiles
 from passes.simulation.work import Kernel, Setup, TileWork
@@ -28,6 +37,8 @@ __all__ = ["Engine"]
 MULTIPLY, SEND, STORE = int(StepKind.MULTIPLY), int(StepKind.SEND), int(StepKind.STORE)
 WAITS = (int(StepKind.RECEIVE), int(StepKind.AWAIT))
 ENDS = (int(StepKind.FINISH), STORE)
+TAKE = NONE - 1
+"""In place of the step of an event: the workgroup takes its next output tile."""
 SHOWN = 4
 """Number of waiting workgroups that the message of a deadlock lists."""
 
@@ -47,9 +58,8 @@ class Engine:
 
     Attributes:
         slots: number of workgroups that run at the same time.
-        recorder: the events that have been simulated so far.
+        times: the times that have been simulated so far.
         tiles: with `dynamic`, the steps of each output tile; else None.
-        now: the simulated time, in seconds since the launch began.
     """
 
     def __init__(
@@ -63,46 +73,44 @@ class Engine:
         *,
         dynamic: bool = False,
     ) -> None:
-        self.works, self.setup, self.traffic = works, setup, traffic
+        self.works, self.traffic = works, traffic
         self.turns = kernel.turns
+        least = min(work.first for work in works)
+        self.extra = [work.first - least for work in works]
+        """For each tile shape, by how many seconds its first iteration takes longer than the
+        fastest one."""
+        self.first, self.later = setup.first + least, setup.later + least
+        """Seconds from the start of a workgroup (the first one on its slot, or a later one) until
+        it comes to its first step, if its first iteration is the fastest one. At this time it is
+        decided which workgroup follows on a slot: workgroups start in the order in which slots
+        become free, and these times have the same order."""
         self.slots = machine.slots(prod(kernel.cluster), kernel.resident)
         self.count = count = steps.workgroups
-        self.kinds: list[int] = steps.kind.tolist()
+        self.kinds = steps.kind.astype(np.uint8).tobytes()
         self.tilings: list[int] = steps.tiling.tolist()
-        self.counts: list[int] = steps.count.tolist()
-        turns = int((steps.first + steps.count).max(initial=0))
-        self.keys: list[int] = (steps.slot * turns + steps.first).tolist()
-        """For each step that sends or receives, the number of its first partial sum. Partial sums
-        that are sent to one workspace slot one after another have consecutive numbers."""
-        self.readers: list[int] = steps.readers.tolist()
         self.steps = steps
         self.seconds: list[float] = fixed_seconds(steps, works).tolist()
         borders = np.searchsorted(steps.workgroup, np.arange(count + 1))
         self.borders: list[int] = borders.tolist()
-        self.ends = self.borders[1:]
-        """For each workgroup, the end of the steps that it executes without taking a tile."""
         self.tiles = TakenTiles(steps) if dynamic else None
-        if self.tiles is not None:
-            self.ends = self.tiles.first_ends
-        self.recorder = Recorder(steps)
+        self.ends = self.borders[1:] if self.tiles is None else self.tiles.first_ends
+        """For each workgroup, the end of the steps that it executes before it takes another output
+        tile or ends."""
+        self.times = Times(steps)
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
-        self.now = setup.launch
-        self.timers: list[tuple[float, int, int, int, int]] = []
-        """Pending timers: time; a running number; workgroup; the step that the workgroup begins at
-        this time (NONE: the workgroup ends); and the step whose partial sum is sent at this time
-        (NONE: no partial sum)."""
-        self.number = 0
+        self.sharing.now = setup.launch
+        self.sums = PartialSums(steps)
+        self.timers: list[tuple[float, int, int]] = []
+        """Events in the future: time; workgroup; and the main loop that the workgroup begins at
+        this time. If the latter is NONE, the slot of the workgroup, which has ended, gets its next
+        workgroup; if it is TAKE, the workgroup takes an output tile. Events at the same time happen
+        in the order of their workgroups."""
         self.dispatched, self.left = 0, count
-        self.slot_of = [NONE] * count
         self.finished = [0.0] * count
         """For each workgroup with ping-pong consumers: the time at which one warpgroup ends its
         epilogue, while the other one executes a main loop; 0 before the first such epilogue."""
-        self.sent: dict[int, int] = {}
-        """How often each partial sum that was sent can still be received, by its number."""
-        self.waiting: dict[int, list[int]] = {}
-        """The workgroups that wait for a partial sum, by the number of the partial sum."""
-        self.blocked: dict[int, tuple[int, float]] = {}
-        """For each waiting workgroup: the step that waits, and the time when its wait began."""
+        self.woken = deque[Wait]()
+        """Waits for partial sums of which the time of sending has become known."""
 
     def run(self) -> Events:
         """Run until all workgroups have ended.
@@ -111,41 +119,46 @@ class Engine:
             Deadlock: every workgroup that has started and not ended waits for a partial sum.
         """
         for slot in range(min(self.slots, self.count)):
-            self._dispatch(slot, self.setup.first)
+            self._start(slot, self.now, self.now + self.first)
         timers, sharing = self.timers, self.sharing
         while self.left:
             at = timers[0][0] if timers else inf
-            if at > self.now:
-                if sharing.stale:
-                    sharing.find_end(self.now)
-                if sharing.end < at:
-                    self.now = sharing.end
-                    self._multiplied()
+            if at > sharing.now:
+                ended = sharing.advance(at)
+                if ended is not None:
+                    self._multiplied(*ended)
                     continue
                 if at == inf:
                     raise self._deadlock()
-                self.now = at
-            _, _, workgroup, step, sent = heappop(timers)
-            if sent != NONE:
-                self._signal(sent)
-            self._continue(workgroup, step)
-        slot_of = np.array(self.slot_of, np.int64)
-        events = self.recorder.events(slot_of)
-        return events if self.tiles is None else self.tiles.reassigned(events, slot_of)
+            _, workgroup, step = heappop(timers)
+            if step == NONE:
+                self._start(self.times.slot[workgroup], self.times.ended[workgroup], at)
+            elif step == TAKE:
+                self._next_tile(workgroup)
+            else:
+                self._multiply(workgroup, step)
+        if self.tiles is not None:
+            self.times.sort(self.tiles.order(), self.tiles.executed)
+        return self.times.events()
 
     @property
     def executed(self) -> Steps:
         """The steps of all workgroups, in the order in which the simulation executed them."""
-        return self.steps if self.tiles is None else self.tiles.executed
+        return self.times.steps
 
-    def _wake(self, time: float, workgroup: int, step: int, sent: int = NONE) -> None:
-        self.number += 1
-        heappush(self.timers, (time, self.number, workgroup, step, sent))
+    @property
+    def now(self) -> float:
+        """The time of the event that is simulated, in seconds since the launch began."""
+        return self.sharing.now
 
-    def _dispatch(self, slot: int, seconds: float) -> None:
+    def _start(self, slot: int, free: float, time: float) -> None:
         """Start the next workgroup that has any steps, on `slot`.
 
-        The workgroup begins to multiply after `seconds` plus the further time of a first iteration.
+        Args:
+            slot: the slot.
+            free: when the slot became free.
+            time: when the workgroup comes to its first step, if no tile shape has a faster first
+                iteration than its own.
         """
         while self.dispatched < self.count:
             workgroup = self.dispatched
@@ -154,45 +167,49 @@ class Engine:
             if begin == self.borders[workgroup + 1]:
                 self.left -= 1
                 continue
-            self.slot_of[workgroup] = slot
-            until = self.now + seconds + self.works[self.tilings[begin]].first
-            self.recorder.of_workgroup(self.now, until, workgroup, Activity.START)
-            self._wake(until, workgroup, begin)
+            time += self.extra[self.tilings[begin]]
+            times = self.times
+            times.slot[workgroup] = slot
+            times.started[workgroup], times.entered[workgroup] = free, time
+            if self.kinds[begin] == MULTIPLY and time == self.now:
+                self._multiply(workgroup, begin)
+            else:
+                self._continue(workgroup, begin, time)
             return
 
-    def _continue(self, workgroup: int, step: int) -> None:
-        """Simulate a workgroup from a step on, until it waits or begins a main loop."""
-        if step == NONE:
-            self.left -= 1
-            self._dispatch(self.slot_of[workgroup], self.setup.later)
-            return
-        kinds, stop, time = self.kinds, self.ends[workgroup], self.now
-        while step < stop:
-            kind = kinds[step]
-            if kind == MULTIPLY or kind in WAITS:
-                if time > self.now:
-                    self._wake(time, workgroup, step)
+    def _continue(self, workgroup: int, step: int, time: float) -> None:
+        """Simulate a workgroup from a step on, and those that wait for its partial sums."""
+        self._execute(workgroup, step, time)
+        while self.woken:
+            wait = self.woken.popleft()
+            self._execute(wait.workgroup, wait.step, wait.since)
+
+    def _execute(self, workgroup: int, step: int, time: float) -> None:
+        """Simulate steps of a workgroup until it begins a main loop, is blocked, or has none left.
+
+        Args:
+            workgroup: the number of the workgroup.
+            step: the first step.
+            time: when this step begins, now or in the future.
+        """
+        kinds, seconds, times = self.kinds, self.seconds, self.times
+        for at in range(step, self.ends[workgroup]):
+            kind = kinds[at]
+            if kind == MULTIPLY:
+                heappush(self.timers, (time, workgroup, at))
+                return
+            if kind in WAITS:
+                sent = self.sums.receive(at, time, workgroup)
+                if sent is None:
                     return
-                if kind == MULTIPLY:
-                    self._multiply(workgroup, step)
-                    return
-                if not self._received(workgroup, step):
-                    return
-            until = time + self.seconds[step]
-            if until > time:
-                self.recorder.of_step(time, until, step)
-            time, step = until, step + 1
+                times.begin[at] = time = sent
+            times.end[at] = time = time + seconds[at]
             if kind == SEND:
-                self._wake(time, workgroup, step if step < stop else NONE, step - 1)
-                return
-        if self.tiles is not None:
-            if time > self.now:
-                self._wake(time, workgroup, stop)
-                return
-            if (following := self._take(workgroup)) != NONE:
-                self._continue(workgroup, following)
-                return
-        self._leave(workgroup, time)
+                self.woken += self.sums.send(at, time)
+        if self.tiles is not None and self.tiles.left:
+            heappush(self.timers, (time, workgroup, TAKE))
+        else:
+            self._leave(workgroup, time)
 
     def _take(self, workgroup: int) -> int:
         """The first step of the next output tile, which a workgroup takes; NONE if none is left."""
@@ -202,34 +219,41 @@ class Engine:
         begin, self.ends[workgroup] = found
         return begin
 
+    def _next_tile(self, workgroup: int) -> None:
+        """Let a workgroup take the next output tile now; it ends if none is left."""
+        step = self._take(workgroup)
+        if step == NONE:
+            self._leave(workgroup, self.now)
+        elif self.kinds[step] == MULTIPLY:
+            self._multiply(workgroup, step)
+        else:
+            self._continue(workgroup, step, self.now)
+
     def _leave(self, workgroup: int, time: float) -> None:
         """End a workgroup that has executed its steps, once its stores are done."""
         last = self.ends[workgroup] - 1
         until = time
         if self.kinds[last] == STORE:
             until += self.works[self.tilings[last]].drain
-            self.recorder.of_workgroup(time, until, workgroup, Activity.DRAIN)
-        self._wake(until, workgroup, NONE)
+        self.times.left[workgroup], self.times.ended[workgroup] = time, until
+        self.left -= 1
+        if self.dispatched < self.count:
+            heappush(self.timers, (until + self.later, workgroup, NONE))
 
     def _multiply(self, workgroup: int, step: int) -> None:
         """Begin to simulate the main loop that is the step number `step` of the launch."""
         sharing = self.sharing
-        sharing.advance(self.now)
-        asked, read = self.traffic.request(
-            step, self.slot_of[workgroup], sharing.volume, sharing.pace
+        count, asked, read = self.traffic.request(
+            step, self.times.slot[workgroup], sharing.volume, sharing.pace
         )
-        self.number += 1
-        tiling = self.tilings[step]
-        end = sharing.clocks[tiling] + self.counts[step]
-        sharing.begin(tiling, (end, self.number, workgroup, step, self.now, asked, read))
+        self.times.begin[step] = sharing.now
+        sharing.begin(self.tilings[step], count, workgroup, step, asked, read)
 
-    def _multiplied(self) -> None:
-        """End the main loop that ends now."""
-        _, _, workgroup, step, begin, _, _ = self.sharing.remove(self.now)
-        self.recorder.of_step(begin, self.now, step)
-        if self.turns > 1 and self._finishes(workgroup, step + 1):
-            return
-        self._continue(workgroup, step + 1)
+    def _multiplied(self, workgroup: int, step: int) -> None:
+        """End the main loop that is the step number `step`, and that ends now."""
+        self.times.end[step] = now = self.sharing.now
+        if self.turns == 1 or not self._finishes(workgroup, step + 1):
+            self._continue(workgroup, step + 1, now)
 
     def _finishes(self, workgroup: int, step: int) -> bool:
         """Simulate ping-pong: a warpgroup finishes a tile while the other begins the next tile.
@@ -245,50 +269,22 @@ class Engine:
             if self.kinds[following] not in ENDS:
                 return False
             following += 1
-        finished = range(step, following)
-        if following == stop:
-            following = self._take(workgroup)
-        last = following == NONE
-        time = self.now
+        finished, time = range(step, following), self.now
         for place in finished:
-            until = time + self.seconds[place]
-            self.recorder.of_step(time, until, place, behind=not last)
-            time = until
-        if last:
+            self.times.end[place] = time = time + self.seconds[place]
+        if following == stop and (following := self._take(workgroup)) == NONE:
             self._leave(workgroup, max(time, self.finished[workgroup]))
             return True
+        self.times.behind += finished
         begin = self.now + self.works[self.tilings[following]].handover
         begin = max(begin, self.finished[workgroup])
-        self.recorder.of_workgroup(self.now, begin, workgroup, Activity.TURN)
         self.finished[workgroup] = time
-        self._wake(begin, workgroup, following)
-        return True
-
-    def _signal(self, step: int) -> None:
-        """Let the workgroups continue that wait for the partial sum of the step number `step`."""
-        key = self.keys[step]
-        self.sent[key] = self.sent.get(key, 0) + self.readers[step]
-        for workgroup in self.waiting.pop(key, ()):
-            at, since = self.blocked.pop(workgroup)
-            self.recorder.of_step(since, self.now, at, waits=True)
-            self._wake(self.now, workgroup, at)
-
-    def _received(self, workgroup: int, step: int) -> bool:
-        """Take the partial sums that a step receives; return False if the workgroup has to wait."""
-        first, sent = self.keys[step], self.sent
-        keys = range(first, first + self.counts[step])
-        for key in keys:
-            if not sent.get(key):
-                self.waiting.setdefault(key, []).append(workgroup)
-                self.blocked[workgroup] = step, self.now
-                return False
-        for key in keys:
-            sent[key] -= 1
+        heappush(self.timers, (begin, workgroup, following))
         return True
 
     def _deadlock(self) -> Deadlock:
         """Make the `Deadlock` error, whose message names waiting workgroups and output tiles."""
-        s, found = self.steps, sorted((w, step) for w, (step, _) in self.blocked.items())
+        s, found = self.steps, sorted((w, wait.step) for w, wait in self.sums.blocked.items())
         named = [
             f"workgroup {w} waits for a partial sum of output tile "
             f"({f'{s.product[i]}, ' if len(s.tiles) > 3 else ''}{s.m[i]}, {s.n[i]}) in slot "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from coordgraph.interpreter.lockstep import StepKind, Steps
 
-__all__ = ["NONE", "Activity", "Events", "Recorder"]
+__all__ = ["NONE", "Activity", "Events", "Times"]
 
 NONE = -1
 """The step of an event that belongs to no step."""
@@ -44,7 +45,7 @@ class Activity(IntEnum):
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a simulated run, in the order in which the simulation recorded them.
+    """The events of a simulated run, sorted by workgroup and then in the order of its steps.
 
     Events of one workgroup follow each other without a gap. With ping-pong warpgroups, the FINISH
     of one overlaps the MULTIPLY of the other; the column `behind` marks such events.
@@ -84,63 +85,115 @@ ACTIVITIES = {
     **dict.fromkeys((StepKind.FINISH, StepKind.STORE), Activity.FINISH),
 }
 """The activity of a step, by its kind."""
-WAIT, BEHIND = len(Activity), len(Activity) + 1
-"""Kinds of recorded events beside an `Activity`: a wait of a step, and a step of one ping-pong
-warpgroup while the other one multiplies."""
-OF_STEP = len(Activity) + 2
-"""Kind of a recorded event whose activity is that of its step."""
-WIDTH = OF_STEP + 1
+OF_STEP = np.array([ACTIVITIES[kind] for kind in StepKind])
+"""`ACTIVITIES` as an array."""
 
 
-class Recorder:
-    """Collects the events of a simulation.
+class Times:
+    """The times of a simulated launch, in seconds since the launch began.
 
-    An event is three numbers in a flat list: begin, end, and a code. The code is `WIDTH` times the
-    number of the step (or of the workgroup, if the event belongs to no step), plus the kind of the
-    event.
-    Columns of `Events` that follow from the step or the workgroup are computed at the end, with
-    numpy. A launch has millions of events, so a tuple of all columns for each takes too long.
+    A launch has millions of events, so the simulation stores only times; the columns of `Events`
+    are computed from them at the end, with numpy. A step begins when the step before it ends,
+    except for a step whose begin is stored.
 
     Args:
         steps: what every workgroup does.
+
+    Attributes:
+        begin: by step, when a main loop begins, or when the wait of a receiving step ends.
+        end: by step, when the step ends.
+        started, entered: by workgroup, when it starts, and when it comes to its first step.
+        left, ended: by workgroup, when its last stores begin to drain, and when it ends.
+        slot: by workgroup, the slot on which it runs; NONE if it has no steps.
+        behind: the steps that one ping-pong warpgroup executes while the other one multiplies.
     """
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        self._values: list[float] = []
+        self.begin, self.end = _zeros(len(steps)), _zeros(len(steps))
+        self.started, self.entered = _zeros(steps.workgroups), _zeros(steps.workgroups)
+        self.left, self.ended = _zeros(steps.workgroups), _zeros(steps.workgroups)
+        self.slot = [NONE] * steps.workgroups
+        self.behind: list[int] = []
 
-    def of_step(
-        self, begin: float, end: float, step: int, *, waits: bool = False, behind: bool = False
-    ) -> None:
-        """Record that a step takes from `begin` to `end`, unless it takes no time.
+    def events(self) -> Events:
+        """The events as columns, without those that take no time."""
+        s = self.steps
+        numbers, owners = np.arange(len(s)), np.arange(s.workgroups)
+        borders = np.searchsorted(s.workgroup, np.arange(s.workgroups + 1))
+        # A workgroup has a row for its start, two for each step (the pause before it and the step
+        # itself), and a row for draining. So its rows are in the order of time.
+        starts, drains = 2 * (borders[:-1] + owners), 2 * (borders[1:] + owners) + 1
+        pauses = 2 * (numbers + s.workgroup) + 1
+        executed = pauses + 1
+        end_of_step, behind = np.array(self.end), self._is_behind()
+        before = self._previous_ends(end_of_step, behind)
+        waits = (s.kind == StepKind.RECEIVE) | (s.kind == StepKind.AWAIT)
+        begin_of_step = np.where(waits | (s.kind == StepKind.MULTIPLY), self.begin, before)
+
+        begin, end = np.zeros((2, 2 * (len(s) + s.workgroups)))
+        begin[starts], end[starts] = self.started, self.entered
+        begin[pauses], end[pauses] = before, begin_of_step
+        begin[executed], end[executed] = begin_of_step, end_of_step
+        begin[drains], end[drains] = self.left, self.ended
+        # The columns are narrow until rows that take no time are left out.
+        activity = np.full(len(begin), int(Activity.START), np.int8)
+        activity[pauses] = np.where(waits, Activity.WAIT, Activity.TURN)
+        activity[executed] = OF_STEP[s.kind]
+        activity[drains] = Activity.DRAIN
+        step = np.full(len(begin), NONE, np.int32)
+        step[pauses] = np.where(waits, numbers, NONE)
+        step[executed] = numbers
+        overlaps = np.zeros(len(begin), bool)
+        overlaps[executed] = behind
+        took = np.flatnonzero(end > begin)
+        workgroup = np.repeat(owners, 2 * (np.diff(borders) + 1))[took]
+        slot = np.array(self.slot, np.int64)[workgroup]
+        integers = (column[took].astype(np.int64) for column in (activity, step, overlaps))
+        return Events(begin[took], end[took], workgroup, slot, *integers)
+
+    def sort(self, order: NDArray[np.int64], steps: Steps) -> None:
+        """Sort the times of steps by the workgroups that have executed the steps.
 
         Args:
-            begin, end: seconds since the launch began.
-            step: the index of the step.
-            waits: the workgroup waits for a partial sum that the step receives.
-            behind: the workgroup multiplies another tile at the same time.
+            order: the old index of each step, in the new order.
+            steps: the steps in the new order, with the workgroups that have executed them.
         """
-        if end > begin:
-            kind = WAIT if waits else BEHIND if behind else OF_STEP
-            self._values += (begin, end, step * WIDTH + kind)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        self.steps = steps
+        self.begin = array("d", np.array(self.begin)[order].tobytes())
+        self.end = array("d", np.array(self.end)[order].tobytes())
+        self.behind = places[self.behind].tolist() if self.behind else []
 
-    def of_workgroup(self, begin: float, end: float, workgroup: int, activity: Activity) -> None:
-        """Record an activity of a workgroup that belongs to no step, unless it takes no time."""
-        if end > begin:
-            self._values += (begin, end, workgroup * WIDTH + activity)
+    def makespan(self, launch: float) -> float:
+        """When the last workgroup has ended; `launch` seconds if no workgroup has steps."""
+        return max(launch, max(self.ended, default=launch))
 
-    def events(self, slot_of: NDArray[np.int64]) -> Events:
-        """The recorded events as columns; `slot_of` has the slot of each workgroup."""
-        s = self.steps
-        begin, end, codes = np.array(self._values, np.float64).reshape(-1, 3).T
-        number, kind = np.divmod(codes.astype(np.int64), WIDTH)
-        has_step = kind >= len(Activity)
-        step = np.where(has_step, number, NONE)
-        workgroup, activity = number.copy(), kind.copy()
-        workgroup[has_step] = s.workgroup[number[has_step]]
-        of_kind = np.array([ACTIVITIES[kind] for kind in StepKind])
-        activity[has_step] = of_kind[s.kind[number[has_step]]]
-        activity[kind == WAIT] = Activity.WAIT
-        slot = slot_of[workgroup]
-        behind = (kind == BEHIND).astype(np.int64)
-        return Events(begin.copy(), end.copy(), workgroup, slot, activity, step, behind)
+    def _is_behind(self) -> NDArray[np.bool_]:
+        """For each step, whether the workgroup multiplies another tile at the same time."""
+        found = np.zeros(len(self.steps), bool)
+        found[self.behind] = True
+        return found
+
+    def _previous_ends(
+        self, end: NDArray[np.float64], behind: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """For each step, when the step before it ends, or when its workgroup begins its steps.
+
+        Before a main loop that overlaps other steps is the main loop of the other warpgroup.
+
+        Args:
+            end: by step, when it ends.
+            behind: the result of `_is_behind`.
+        """
+        s, numbers = self.steps, np.arange(len(end))
+        alone = np.maximum.accumulate(np.where(behind, 0, numbers))
+        previous = np.where(behind, numbers - 1, np.roll(alone, 1))
+        first = np.diff(s.workgroup, prepend=-1) > 0
+        return np.where(first, np.array(self.entered)[s.workgroup], end[previous])
+
+
+def _zeros(count: int) -> array[float]:
+    """A column of times. Python reads and writes its numbers faster than those of numpy arrays."""
+    return array("d", bytes(8 * count))

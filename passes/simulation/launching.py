@@ -181,7 +181,7 @@ class Launch:
             instructions=self.instructions,
             steps=engine.executed,
             events=events,
-            makespan=engine.now,
+            makespan=engine.times.makespan(setup.launch),
             slots=engine.slots,
             launch_seconds=setup.launch,
             flops=float((2 * m * n * k).sum() * alike),

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,14 @@ from numpy.typing import NDArray
 from coordgraph.interpreter.lockstep import StepKind, Steps
 from passes.simulation.work import TileWork
 
-__all__ = ["Cache", "Found", "Traffic"]
+__all__ = ["Cache", "Found", "Pieces", "Traffic"]
 
 MOST_READS = 256
 """Number of reads of a panel that the model of the L2 cache remembers; it forgets older reads."""
-
-
+MOST_TILES = 1 << 32
+"""More than the number of k tiles of any launch."""
+NEVER = (-inf, 0)
+"""Bytes read from DRAM, and slot, of a read that has not happened."""
 Read = tuple[int, int, float, int]
 """Type of a recorded read of a panel: the first k tile, the k tile after the last, the bytes that
 had been read from DRAM when the first k tile was read, and the slot (SM) of the workgroup."""
@@ -123,6 +126,42 @@ class Cache:
         return stop - first
 
 
+@dataclass
+class Pieces:
+    """`Cache` for launches in which the ranges of k of a panel's requests are equal or disjoint.
+
+    Then each range is evicted as a whole, and only its last read matters.
+
+    Args:
+        capacity, near: as for `Cache`.
+        reads: for each range, the bytes that had been read from DRAM when it was read last, and the
+            slot (SM) of the workgroup. The key is `MOST_TILES` times the number of the panel, plus
+            the first k tile.
+        latest: for each panel, the first k tile of the range that was read last.
+    """
+
+    capacity: float
+    near: int = 16
+    reads: dict[int, tuple[float, int]] = field(default_factory=dict[int, tuple[float, int]])
+    latest: dict[int, int] = field(default_factory=dict[int, int])
+
+    def request(
+        self, panel: int, first: int, stop: int, volume: float, pace: float, slot: int
+    ) -> Found:
+        """Request a range of k tiles; arguments are those of `Cache.request`."""
+        piece = panel * MOST_TILES + first
+        since, place = self.reads.get(piece, NEVER)
+        self.reads[piece] = volume, slot
+        lag = volume - since
+        if lag >= self.capacity:
+            self.latest[panel] = first
+            return stop - first, False
+        if self.latest[panel] != first:
+            self.latest[panel] = first
+            return 0, False
+        return 0, lag <= 2 * pace and -self.near < slot - place < self.near
+
+
 def _same(before: list[Read], first: int, stop: int) -> int:
     """The index of the last read of the range from `first` to `stop`; -1 if there is none.
 
@@ -170,56 +209,31 @@ class Traffic:
         merged: float,
         loaded_bytes: float = 0.0,
     ) -> None:
-        self.cache, self.merged = Cache(capacity), merged
+        self.merged = merged
         self.asked = self.read_a = self.read_b = 0.0
-        s = steps
-        shape = np.array([work.shape for work in works])[s.tiling]
-        span = np.array(spans)[s.tiling]
-        own = sizes[np.minimum(s.product, len(sizes) - 1)]
-        tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
-        # A panel is the rows of A (or columns of B) that one row (or column) of output tiles of the
-        # smallest shape reads. Panels are numbered by product, and in a product by position.
-        place_m, place_n = s.m * span[:, 0], s.n * span[:, 1]
-        width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
-        depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
-        part_m = _inside(own[:, 0], shape[:, 0], s.m, tiles_m // span[:, 0])
-        part_n = _inside(own[:, 1], shape[:, 1], s.n, tiles_n // span[:, 1])
-        there = 1 - s.padding
-        along_k = own[:, 2] / depth * element * there
-
-        def of(name: str) -> NDArray[np.float64]:
-            return np.array([getattr(work, name) for work in works])[s.tiling]
-
-        area = shape[:, 0] * shape[:, 1] / max(prod(works[0].shape[:2]), 1)
-        stored = of("stored_bytes") + loaded_bytes * area
-        columns = (
-            2 * (s.product * width_m + place_m),
-            2 * (s.product * width_n + place_n) + 1,
-            *span.T,
-            s.first,
-            s.first + s.count,
-            of("asked_a") * part_m * there,
-            of("asked_b") * part_n * there,
-            part_m * shape[:, 0] * along_k,
-            part_n * shape[:, 1] * along_k,
-            stored * part_m * part_n / depth * there,
-        )
-        chosen = np.flatnonzero(s.kind == StepKind.MULTIPLY)
-        rows = zip(*(column[chosen].tolist() for column in columns), strict=True)
+        chosen = np.flatnonzero(steps.kind == StepKind.MULTIPLY)
+        loops = _MainLoops(steps, chosen, works, spans, sizes)
+        columns = loops.requests(element, loaded_bytes)
+        self.cache = (Pieces if loops.in_pieces(*columns[:2]) else Cache)(capacity)
         # One tuple for each main loop needs fewer CPU cache lines than a list for each column.
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         self.loops = dict(zip(chosen.tolist(), rows, strict=True))
         """For each main loop (by step): the first panels of A and of B that it reads, the numbers
         of panels, the range of k tiles; and per k tile the bytes of A and of B that are requested,
         the bytes of A and of B that are read from DRAM if the cache has none of them, and the bytes
         of D."""
 
-    def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[float, float]:
-        """(bytes requested from the L2 cache, bytes read from DRAM) per k tile of a main loop.
+    def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[int, float, float]:
+        """Request the k tiles of a main loop, which begins.
 
         Args:
             step: the index of the step.
             slot: the slot (SM) on which the workgroup runs.
             volume, pace: as for `Cache.request`.
+
+        Returns:
+            The number of k tiles; and per k tile the bytes that are requested from the L2 cache,
+            and the bytes that are read from DRAM.
         """
         panel_a, panel_b, span_a, span_b, first, stop, a, b, bytes_a, bytes_b, d = self.loops[step]
         count = stop - first
@@ -235,7 +249,7 @@ class Traffic:
         self.asked += asked * count
         self.read_a += of_a
         self.read_b += of_b
-        return asked, (of_a + of_b) / count + d
+        return count, asked, (of_a + of_b) / count + d
 
     def _panels(
         self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
@@ -249,6 +263,84 @@ class Traffic:
         request = self.cache.request
         found = [request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)]
         return sum(missing for missing, _ in found) / span, all(near for _, near in found)
+
+
+class _MainLoops:
+    """The main loops of a launch, as columns.
+
+    Args:
+        steps: the steps of all workgroups.
+        chosen: the indices of the steps that are main loops.
+        works, spans, sizes: as for `Traffic`.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        chosen: NDArray[np.int64],
+        works: Sequence[TileWork],
+        spans: Sequence[tuple[int, int]],
+        sizes: NDArray[np.int64],
+    ) -> None:
+        def of(name: str) -> NDArray[np.int64]:
+            return getattr(steps, name)[chosen]
+
+        self.works, self.tiling = works, of("tiling")
+        self.shape = np.array([work.shape for work in works])[self.tiling]
+        self.span = np.array(spans)[self.tiling]
+        self.product, self.m, self.n = of("product"), of("m"), of("n")
+        self.first, self.count, self.padding = of("first"), of("count"), of("padding")
+        self.sizes = sizes[np.minimum(self.product, len(sizes) - 1)]
+        self.tiles = steps.tiles[-3:-1]
+
+    def requests(self, element: int, loaded_bytes: float) -> tuple[NDArray[Any], ...]:
+        """The columns of `Traffic.loops`."""
+        # A panel is the rows of A (or columns of B) that one row (or column) of output tiles of the
+        # smallest shape reads. Panels are numbered by product, and in a product by position.
+        span, own, shape = self.span, self.sizes, self.shape
+        place_m, place_n = self.m * span[:, 0], self.n * span[:, 1]
+        width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
+        depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
+        tiles_m, tiles_n = (int(n) for n in self.tiles)
+        part_m = _inside(own[:, 0], shape[:, 0], self.m, tiles_m // span[:, 0])
+        part_n = _inside(own[:, 1], shape[:, 1], self.n, tiles_n // span[:, 1])
+        there = 1 - self.padding
+        along_k = own[:, 2] / depth * element * there
+        area = shape[:, 0] * shape[:, 1] / max(prod(self.works[0].shape[:2]), 1)
+        stored = self._of("stored_bytes") + loaded_bytes * area
+        return (
+            2 * (self.product * width_m + place_m),
+            2 * (self.product * width_n + place_n) + 1,
+            *span.T,
+            self.first,
+            self.first + self.count,
+            self._of("asked_a") * part_m * there,
+            self._of("asked_b") * part_n * there,
+            part_m * shape[:, 0] * along_k,
+            part_n * shape[:, 1] * along_k,
+            stored * part_m * part_n / depth * there,
+        )
+
+    def in_pieces(self, *panels: NDArray[np.int64]) -> bool:
+        """Whether all ranges of k tiles that are read of a panel are equal or disjoint.
+
+        Args:
+            panels: for each main loop, its panel of A; and likewise of B.
+        """
+        stop = self.first + self.count
+        width = int(stop.max(initial=0)) + 1
+        for panel in panels:
+            # Ranges as integers, which are sorted by panel and then by first k tile.
+            ranges = np.unique((panel * width + self.first) * width + stop)
+            begin, end = np.divmod(ranges, width)
+            same = begin[1:] // width == begin[:-1] // width
+            if np.any(same & (begin[1:] % width < end[:-1])):
+                return False
+        return all(np.all(span == 1) for span in self.span.T)
+
+    def _of(self, name: str) -> NDArray[np.float64]:
+        """An attribute of `TileWork`, for the tile shape of each main loop."""
+        return np.array([getattr(work, name) for work in self.works])[self.tiling]
 
 
 def _inside(

@@ -19,12 +19,15 @@ from passes.simulation.work import TileWork
 __all__ = ["Sharing"]
 
 
+NO_SHAPE = -1
+"""The number of the tile shape of a main loop, if there is no such main loop."""
 MOST_PACES = 10_000
 """Number of sets of running main loops whose paces are kept."""
 
-Loop = tuple[float, int, int, int, float, float, float]
-"""Type of a running main loop: its tile shape's clock at its end, a running number, workgroup,
-step, begin, bytes requested from the L2 cache per k tile, bytes read from DRAM per k tile."""
+Loop = tuple[float, int, int, float, float, int]
+"""Type of a running main loop: its tile shape's clock at its end, workgroup, step, bytes requested
+from the L2 cache per k tile, bytes read from DRAM per k tile, and its part of `Sharing._key`. Main
+loops that end at the same time do so in the order of their workgroups."""
 
 
 class Sharing:
@@ -42,82 +45,104 @@ class Sharing:
         ctas: number of CTAs of a workgroup (more than 1 if the workgroup is a cluster).
 
     Attributes:
-        clocks: for each tile shape, the number of iterations that have passed.
-        paces: for each tile shape, the current seconds per iteration.
+        now: the time to which the clocks have advanced, in seconds since the launch began.
         volume: bytes that have been read from DRAM.
         pace: bytes that are read from DRAM in one iteration of all running main loops.
-        stale: whether main loops have begun or ended since `find_end`.
-        end: the time when the next main loop ends; inf if none runs. Valid if not `stale`.
-        ending: the number of the tile shape of that main loop.
     """
 
     def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
         self.machine, self.works, self.ctas = machine, works, ctas
-        self.clocks = [0.0] * len(works)
-        self.paces = tuple(work.crowded for work in works)
-        self.volume, self.pace = 0.0, 0.0
+        self.now = self.volume = self.pace = 0.0
+        self._clocks = [0.0] * len(works)
+        """For each tile shape, the number of iterations that have passed."""
+        self._paces = tuple(work.crowded for work in works)
+        """For each tile shape, the seconds per iteration. They are valid if not `_stale`, that is,
+        if no main loop has begun or ended since `settle`."""
+        self._stale = False
         self._loops: list[list[Loop]] = [[] for _ in works]
         """For each tile shape a heap of its running main loops."""
+        self._tied = NO_SHAPE
+        """The tile shape whose next main loop ends at the same time as the last one, before the
+        pace changes; NO_SHAPE if there is none."""
         self._asked = [0.0] * len(works)
         self._read = [0.0] * len(works)
-        self._rate = self._since = 0.0
+        self._rate = 0.0
         self._running = self._key = 0
         """_key: the sum of a hash of each running main loop, of its tile shape and bytes. The paces
         depend on the set of these alone, and few sets occur in a launch."""
         self._known: dict[int, tuple[tuple[float, ...], float]] = {}
         """For each `_key`, the paces and the bytes that are read from DRAM per second."""
-        self.stale, self.end, self.ending = False, inf, 0
 
-    def begin(self, tiling: int, loop: Loop) -> None:
-        """Add a main loop on tiles of shape number `tiling`, at the time of the last `advance`."""
-        _, _, _, _, _, asked, read = loop
-        heappush(self._loops[tiling], loop)
+    def begin(
+        self, tiling: int, count: int, workgroup: int, step: int, asked: float, read: float
+    ) -> None:
+        """Begin a main loop at the time `now`.
+
+        Args:
+            tiling: the number of its tile shape.
+            count: its number of iterations.
+            workgroup, step: what `advance` returns when it ends.
+            asked, read: bytes per iteration that it requests from the L2 cache and reads from DRAM.
+        """
+        key = hash((tiling, asked, read))
+        end = self._clocks[tiling] + count
+        heappush(self._loops[tiling], (end, workgroup, step, asked, read, key))
         self._asked[tiling] += asked
         self._read[tiling] += read
         self.pace += read
         self._running += 1
-        self._key += hash((tiling, asked, read))
-        self.stale = True
+        self._key += key
+        self._stale = True
 
-    def remove(self, now: float) -> Loop:
-        """Remove and return the main loop that ends at the time `now`, which is `end`."""
-        tiling = self.ending
-        loop = heappop(self._loops[tiling])
-        end, _, _, _, _, asked, read = loop
-        self.advance(now)
-        self.clocks[tiling] = end
-        if self._loops[tiling]:
+    def advance(self, until: float) -> tuple[int, int] | None:
+        """Advance to a time, or to the end of a main loop if one ends before that time.
+
+        Args:
+            until: seconds since the launch began, more than `now`; inf if no main loop will begin
+                before one ends. If it is inf and no main loop runs, nothing changes.
+
+        Returns:
+            The workgroup and the step of the main loop that ends; None if none ends before `until`.
+        """
+        if self._tied != NO_SHAPE:
+            return self._end(self._tied)
+        if self._stale:
+            self.settle()
+        now, clocks, paces, ending = self.now, self._clocks, self._paces, NO_SHAPE
+        for i, queue in enumerate(self._loops):
+            if queue:
+                end = now + (queue[0][0] - clocks[i]) * paces[i]
+                if end < until:
+                    ending, until = i, end
+        if until == inf:
+            return None
+        seconds = until - now
+        self.now = until
+        self.volume += seconds * self._rate
+        for i, pace in enumerate(paces):
+            clocks[i] += seconds / pace
+        return self._end(ending) if ending != NO_SHAPE else None
+
+    def _end(self, tiling: int) -> tuple[int, int]:
+        """End the first main loop of a tile shape that ends now; return its workgroup and step."""
+        queue = self._loops[tiling]
+        end, workgroup, step, asked, read, key = heappop(queue)
+        self._clocks[tiling] = end
+        self._tied = tiling if queue and queue[0][0] <= end else NO_SHAPE
+        if queue:
             self._asked[tiling] -= asked
             self._read[tiling] -= read
         else:
             self._asked[tiling] = self._read[tiling] = 0.0  # without rounding errors
         self.pace -= read
         self._running -= 1
-        self._key -= hash((tiling, asked, read))
-        self.stale = True
-        return loop
-
-    def find_end(self, now: float) -> None:
-        """Find the main loop that ends next, after main loops have begun or ended.
-
-        Args:
-            now: the current time. All main loops that begin at this time have been added.
-        """
-        # Main loops that end at the same time do so before the pace changes.
-        for i, queue in enumerate(self._loops):
-            if queue and queue[0][0] <= self.clocks[i]:
-                self.end, self.ending = now, i
-                return
-        self.settle()
-        self.stale, self.end = False, inf
-        for i, queue in enumerate(self._loops):
-            if queue:
-                end = self._since + (queue[0][0] - self.clocks[i]) * self.paces[i]
-                if end < self.end:
-                    self.end, self.ending = end, i
+        self._key -= key
+        self._stale = True
+        return workgroup, step
 
     def settle(self) -> None:
-        """Set `paces`, the seconds of an iteration, after main loops have begun or ended."""
+        """Set the paces, after main loops have begun or ended."""
+        self._stale = False
         if not self._running:
             self._rate = self.pace = 0.0
             return
@@ -126,7 +151,7 @@ class Sharing:
             found = self.compute()
             if len(self._known) < MOST_PACES:
                 self._known[self._key] = found
-        self.paces, self._rate = found
+        self._paces, self._rate = found
 
     def compute(self) -> tuple[tuple[float, ...], float]:
         """Compute the paces, and the bytes that are read from DRAM per second."""
@@ -150,14 +175,3 @@ class Sharing:
         multiplying = (1 + power**q) ** (p / q)
         stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)
         return tuple(step * stretch for step in steps), read / stretch
-
-    def advance(self, now: float) -> None:
-        """Advance `clocks` and `volume` (bytes read from DRAM) to the time `now`."""
-        if (seconds := now - self._since) > 0:
-            self._since = now
-            self.volume += seconds * self._rate
-            if len(self.paces) == 1:
-                self.clocks[0] += seconds / self.paces[0]
-                return
-            for i, pace in enumerate(self.paces):
-                self.clocks[i] += seconds / pace

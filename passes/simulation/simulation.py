@@ -61,23 +61,21 @@ class Simulation:
     def fix_ups(self) -> int:
         """Number of partial sums that workgroups receive from other workgroups in the launch."""
         s = self.steps
-        sends = s.kind == StepKind.SEND
-        sender = dict(
-            zip(
-                zip(s.slot[sends].tolist(), s.first[sends].tolist(), strict=True),
-                s.workgroup[sends].tolist(),
-                strict=True,
-            )
-        )
+        sends = np.flatnonzero(s.kind == StepKind.SEND)
         receives = np.isin(s.kind, (StepKind.RECEIVE, StepKind.AWAIT))
-        rows = zip(
-            *(c[receives].tolist() for c in (s.slot, s.first, s.count, s.workgroup)), strict=True
-        )
-        return sum(
-            sender.get((slot, turn)) != workgroup
-            for slot, first, count, workgroup in rows
-            for turn in range(first, first + count)
-        )
+        first, count = s.first[receives], s.count[receives]
+        turns = int((s.first + s.count).max(initial=0)) + 1
+        # Partial sums as integers, by slot and position in it: those that are sent, sorted, …
+        sent = s.slot[sends] * turns + s.first[sends]
+        order = np.argsort(sent, kind="stable")
+        sent, sender = sent[order], s.workgroup[sends][order]
+        # … and those that are received.
+        position = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        received = np.repeat(s.slot[receives] * turns + first, count) + position
+        at = np.searchsorted(sent, received, side="right") - 1
+        own = (at >= 0) & (sent[at] == received) if len(sent) else np.zeros(len(at), bool)
+        own[own] = sender[at[own]] == np.repeat(s.workgroup[receives], count)[own]
+        return int((~own).sum())
 
     def seconds(self, activity: Activity) -> float:
         """Seconds of an activity, summed over workgroups, without overlap with multiplying."""

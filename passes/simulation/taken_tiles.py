@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph.interpreter.lockstep import Steps
-from passes.simulation.events import Events
 
 __all__ = ["TakenTiles"]
 
@@ -28,6 +27,8 @@ class TakenTiles:
 
     Attributes:
         first_ends: for each workgroup, the end of the steps of its first tile.
+        left: (first step, end of the steps) of each tile that no workgroup has taken; the one that
+            is taken next is last.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -46,7 +47,7 @@ class TakenTiles:
         order = np.lexsort((owners, turns))
         self.first_ends: list[int] = np.searchsorted(steps.workgroup, np.arange(count)).tolist()
         self._taken: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self._left: list[tuple[int, int]] = []
+        self.left: list[tuple[int, int]] = []
         for tile in order.tolist():
             place = int(begins[tile]), int(ends[tile])
             if turns[tile] == 0:
@@ -54,47 +55,39 @@ class TakenTiles:
                 self.first_ends[owner] = place[1]
                 self._taken[owner].append(place)
             else:
-                self._left.append(place)
-        self._left.reverse()
+                self.left.append(place)
+        self.left.reverse()
 
     def take(self, workgroup: int) -> tuple[int, int] | None:
         """(first step, end of the steps) of the next tile; None if all tiles are taken."""
-        if not self._left:
+        if not self.left:
             return None
-        self._taken[workgroup].append(self._left.pop())
+        self._taken[workgroup].append(self.left.pop())
         return self._taken[workgroup][-1]
 
     @property
     def executed(self) -> Steps:
         """The steps, sorted by the workgroup that has executed them, in the order of execution."""
-        order = self._order()
+        order = self.order()
         columns = {
             f.name: getattr(self.steps, f.name)[order]
             for f in fields(self.steps)
             if isinstance(getattr(self.steps, f.name), np.ndarray)
         }
-        counts = [sum(end - begin for begin, end in tiles) for tiles in self._taken]
-        columns["workgroup"] = np.repeat(np.arange(len(counts)), counts)
+        begins, ends, owners = self._places()
+        columns["workgroup"] = np.repeat(owners, ends - begins)
         return replace(self.steps, **columns)
 
-    def reassigned(self, events: Events, slot_of: NDArray[np.int64]) -> Events:
-        """The events with the workgroups that executed them.
-
-        Args:
-            events: the events, whose `step` is an index in the steps before the assignment.
-            slot_of: the slot of each workgroup.
-        """
-        order = self._order()
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        of_step = events.step >= 0
-        step = events.step.copy()
-        step[of_step] = place[events.step[of_step]]
-        workgroup = events.workgroup.copy()
-        workgroup[of_step] = self.executed.workgroup[step[of_step]]
-        return replace(events, step=step, workgroup=workgroup, slot=slot_of[workgroup])
-
-    def _order(self) -> NDArray[np.int64]:
+    def order(self) -> NDArray[np.int64]:
         """The indices of all steps, sorted by the workgroup that has executed them."""
-        ranges = [np.arange(*place) for tiles in self._taken for place in tiles]
-        return np.concatenate([*ranges, np.empty(0, np.int64)])
+        begins, ends, _ = self._places()
+        counts = ends - begins
+        # Within a tile, indices are consecutive; so are the places of its steps in the result.
+        shift = begins - (np.cumsum(counts) - counts)
+        return np.repeat(shift, counts) + np.arange(counts.sum())
+
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """For each tile, sorted by workgroup: first step, end of the steps, and the workgroup."""
+        places = np.array([place for tiles in self._taken for place in tiles], np.int64)
+        begins, ends = places.reshape(-1, 2).T
+        return begins, ends, np.repeat(np.arange(len(self._taken)), [*map(len, self._taken)])

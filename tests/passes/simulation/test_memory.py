@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from passes.simulation import Kernel, memory, simulate
 from passes.simulation.launching import Launch
-from passes.simulation.memory import Cache
+from passes.simulation.memory import Cache, Pieces, Traffic
 from tests.passes.simulation.runs import A100, H200, scheduled, small
 
 
@@ -67,6 +68,46 @@ def test_a_range_that_was_read_before_is_found_as_by_a_search(
             expected = searched.request(*given)
         assert found.request(*given) == expected
         assert found.reads == searched.reads
+
+
+PIECES = ((0, 4), (4, 8), (8, 11))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PIECES), st.integers(0, 1), st.integers(0, 25), st.integers(0, 40)
+        )
+    ),
+    st.integers(0, 3),
+)
+def test_pieces_are_found_as_by_the_general_model(
+    requests: list[tuple[tuple[int, int], int, int, int]], pace: int
+):
+    cache, pieces = Cache(60.0), Pieces(60.0)
+    volume = 0.0
+    for (first, stop), panel, bytes_read, slot in requests:
+        volume += bytes_read
+        given = panel, first, stop, volume, float(pace), slot
+        assert pieces.request(*given) == cache.request(*given)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "model"),
+    [("data-parallel", Pieces), ("split-k{splits=3}", Pieces), ("stream-k", Cache)],
+)
+def test_ranges_of_k_that_overlap_need_the_general_model(schedule: str, model: type):
+    chosen: list[type] = []
+    init = Traffic.__init__
+
+    def recorded(self: Traffic, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        chosen.append(type(self.cache))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Traffic, "__init__", recorded)
+        simulate(scheduled(schedule), {"m": 1280, "n": 1280, "k": 2048}, H200)
+    assert chosen == [model]
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.integers(1, 8))

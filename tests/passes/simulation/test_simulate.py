@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import codegen
 from coordgraph import Gemm, KernelGraph, LaunchError, PassError, VerifyError
 from coordgraph.control.operations import ReceivePartial, SendPartial
 from coordgraph.interpreter import Deadlock
+from coordgraph.interpreter.lockstep import StepKind
 from passes import Pipeline
 from passes.choosing import Plan
 from passes.simulation import MACHINES, Activity, Kernel, sharing, simulate, simulate_plan
@@ -168,6 +171,58 @@ def test_a_hundred_thousand_tiles_take_seconds():
     assert int((found.events.activity == Activity.MULTIPLY).sum()) > 100_000
     assert seconds < 12  # the simulation takes 1.5 s on an idle machine
     assert np.isfinite(found.makespan)
+
+
+MOST_CALLS = 18
+"""Largest number of Python functions that the simulation enters for each further main loop. Unlike
+the seconds of a simulation, this number does not depend on the computer."""
+
+
+def calls_and_loops(graph: KernelGraph, tiles: int) -> tuple[int, int]:
+    """The number of Python functions that a simulation enters, and that of its main loops."""
+    problem = {"m": 128 * 20, "n": 128 * tiles, "k": 4096}
+    simulate(graph, problem)  # the first run also compiles the index expressions
+    calls = 0
+
+    def count(_: FrameType, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        found = simulate(graph, problem)
+    finally:
+        sys.setprofile(before)
+    return calls, int((found.steps.kind == StepKind.MULTIPLY).sum())
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *("data-parallel", "data-parallel{persistent=true,scheduler=dynamic}"),
+        *("stream-k", "two-tile-stream-k", "split-k{splits=2}", "split-k{splits=4}"),
+    ],
+)
+def test_a_main_loop_takes_few_calls(schedule: str):
+    graph = scheduled(schedule)
+    (few, fewer), (many, more) = (calls_and_loops(graph, tiles) for tiles in (20, 60))
+    assert (many - few) / (more - fewer) <= MOST_CALLS
+
+
+@pytest.mark.parametrize("schedule", ["stream-k{reduction=tree}", "split-k{splits=4}"])
+def test_fix_ups_are_partial_sums_of_other_workgroups(schedule: str):
+    found = simulate(scheduled(schedule), {"m": 640, "n": 640, "k": 4096}, small(12))
+    s = found.steps
+    sender = {
+        (s.slot[i], s.first[i]): s.workgroup[i] for i in np.flatnonzero(s.kind == StepKind.SEND)
+    }
+    received = [
+        sender[s.slot[i], turn] != s.workgroup[i]
+        for i in np.flatnonzero(np.isin(s.kind, (StepKind.RECEIVE, StepKind.AWAIT)))
+        for turn in range(s.first[i], s.first[i] + s.count[i])
+    ]
+    assert found.fix_ups == sum(received) > 0
 
 
 def test_main_loops_that_begin_or_end_together_change_the_pace_once(
