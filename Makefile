@@ -17,6 +17,9 @@ XDIST  := $(shell [ $(JOBS) -gt 1 ] && echo "-n $(JOBS) --dist worksteal")
 SAMPLE ?= 80
 SECONDS ?= 60
 
+# Tests start hundreds of Python processes; without bytecode each would compile the whole library.
+unexport PYTHONDONTWRITEBYTECODE
+
 # pip's advice about itself is noise here; its errors still show.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 

@@ -111,7 +111,7 @@ def test_the_sums_are_zero_before_and_after():
     assert all(role.zeroed for role in roles.values())
     peers = {t.name: t.role for t in symbolic("stream-k").tensors if t.role.workspace}
     assert peers == {"partials": Role.PARTIALS, "flags": Role.FLAGS}
-    assert [role for role in Role if role.zeroed] == [Role.FLAGS, Role.SUMS]
+    assert [role for role in Role if role.zeroed] == [Role.FLAGS, Role.SUMS, Role.COUNTERS]
 
 
 @pytest.mark.parametrize("name", [LAST, SPLIT])

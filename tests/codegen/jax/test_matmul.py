@@ -57,7 +57,6 @@ def test_values_and_gradients_are_those_of_jax(jax: Any, make: Make, shapes: Any
         same(one, other)
 
 
-@quick_cases(2)
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize("batch", [(), (3,)])
