@@ -261,6 +261,7 @@ EDGES: tuple[Values, ...] = tuple(
 )
 
 
+@quick_cases(21)
 @pytest.mark.parametrize("widest", [False, True])
 @pytest.mark.parametrize("expr", TRICKY, ids=to_text)
 def test_tricky_expressions_at_the_edges(expr: Expr, widest: bool):

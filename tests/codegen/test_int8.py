@@ -82,6 +82,7 @@ def test_sums_are_exact(problem: tuple[str, Any, Any], schedule: Any):
         assert np.array_equal(codegen.compile(graph, target)(a, b), want)
 
 
+@quick_cases(1)
 @targets
 @every_type
 def test_the_largest_sums_wrap_around(dtype: str, target: str):
@@ -97,6 +98,7 @@ def test_the_largest_sums_wrap_around(dtype: str, target: str):
     assert int(extreme) ** 2 * a.size > np.iinfo(np.int32).max
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("target", "dtype", "out"), cover(0, all_of(["interpreter", "cpu"], TYPES, OUTPUTS))
 )

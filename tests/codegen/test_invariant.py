@@ -87,6 +87,7 @@ def test_batches_have_the_bits_of_single_products():
     assert same_bits(joined[2], codegen.matmul(batch[2], B, invariant=True))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("offsets", [[0, 140], [0, 1, 1, 90, 140], [0, 70, 140]])
 def test_bits_of_a_row_do_not_depend_on_its_group(offsets: list[int]):
     starts = np.array(offsets, np.int32)

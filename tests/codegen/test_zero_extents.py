@@ -36,6 +36,7 @@ def ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("target", HOSTS)
 @pytest.mark.parametrize(("m", "k", "n"), NO_D)
 def test_an_empty_d(target: str, m: int, k: int, n: int):
@@ -55,6 +56,7 @@ def test_no_depth(target: str):
     assert np.array_equal(made(ones(4, 0), ones(0, 6), c, out), np.zeros((4, 6)))
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("target", HOSTS)
 @pytest.mark.parametrize("shape", [(0, 4, 5, 6), (2, 0, 5, 6), (2, 4, 0, 6), (2, 4, 5, 0)])
 def test_batches(target: str, shape: tuple[int, ...]):

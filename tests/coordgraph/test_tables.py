@@ -182,7 +182,7 @@ EDITS = {
 }
 
 
-@quick_cases(9)
+@quick_cases(5)
 @pytest.mark.parametrize("name", EDITS)
 def test_what_does_not_verify(name: str):
     edit, why = EDITS[name]

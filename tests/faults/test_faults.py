@@ -69,7 +69,7 @@ def test_the_named_check_refutes_the_fault(name: str):
     assert all(example.launch is not None for example in found)
 
 
-@quick_cases(3)
+@quick_cases(2)
 @pytest.mark.parametrize("fault", EQUIVALENT, ids=lambda fault: fault.name)
 def test_edits_that_change_nothing_are_not_refuted(fault: Fault):
     assert not fault.graph().check().refuted

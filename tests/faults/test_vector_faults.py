@@ -9,10 +9,12 @@ from coordgraph.verification.vectors import NAME, STATES
 from tests.faults.memory_fault import MemoryFault, correct, table
 from tests.faults.test_memory_faults import PAGE
 from tests.faults.vector_faults import VECTOR_FAULTS
+from tests.support.sampling import quick_cases
 
 BEGIN, END = "<!-- vector faults -->\n", "<!-- /vector faults -->"
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("fault", VECTOR_FAULTS, ids=lambda fault: fault.name)
 def test_vectors_refutes_the_fault(fault: MemoryFault):
     verdict = fault.graph().check(checks=[NAME])[NAME]

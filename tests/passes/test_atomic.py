@@ -133,7 +133,7 @@ def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: boo
     assert result[0, 0] == np.float32(own + total)
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize("kind", ["batch", "groups", "groups of k"])
 @pytest.mark.parametrize("owner", ["first", "last"])
 def test_batches_and_groups(kind: str, owner: Owner):

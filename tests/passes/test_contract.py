@@ -144,6 +144,7 @@ def test_odd_tiles_have_no_halves():
     assert "nothing is divided" in (HeterogeneousTiles().why_not(Gemm().graph((3, 5, 7))) or "")
 
 
+@quick_cases(8)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_scheduled_graph_is_not_scheduled_again(name: str):
     step, problem, graph = SCHEDULES[name], Gemm("f32").graph(), symbolic(name)
@@ -199,6 +200,7 @@ def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
     assert [3 * s.tile[0] + s.tile[1] for s in found.segments if not s.padding] == order
 
 
+@quick_cases(5)
 @pytest.mark.parametrize(
     ("step", "order"),
     [
@@ -249,6 +251,7 @@ def test_a_reorder_that_changes_nothing_returns_the_same_graph():
     assert Reorder()(graph) is graph
 
 
+@quick_cases(15)
 @pytest.mark.parametrize(("name", "order"), chosen(ORDERED, product(SCHEDULES, ORDERS)))
 def test_scheduled_graphs_verify_and_remember_their_passes(name: str, order: str):
     graph = symbolic(name, order)

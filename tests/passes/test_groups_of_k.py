@@ -149,6 +149,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     on()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
     """Stream-K gives all busy workgroups equally many iterations, except the last of them.
@@ -253,7 +254,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
 # Tests of the interpreter's results.
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_groups_give_the_reference(name: str):
     @given(
@@ -323,6 +324,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
 # Tests of text forms and pseudocode, and of the bounds of tables that proofs use.
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "order"),
     cover(
@@ -405,6 +407,7 @@ def test_what_is_deferred():
     assert graph("data-parallel").parameters.deferred == {"tiles_k"}
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, [*STREAMS[:7], PARTLY[0]], kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))

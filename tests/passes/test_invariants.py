@@ -70,7 +70,7 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     return found
 
 
-@quick_cases(11)
+@quick_cases(5)
 @pytest.mark.parametrize(("name", "order"), ORDERED)
 def test_one_graph_serves_all_problems(name: str, order: str):
     graph = symbolic(name, order)
@@ -101,7 +101,7 @@ def test_one_graph_serves_all_problems_at_length(name: str, order: str):
     on()
 
 
-@quick_cases(11)
+@quick_cases(5)
 @pytest.mark.parametrize(("name", "corner"), cover(20, product(SCHEDULES, CORNERS), words))
 def test_a_graph_of_numbers_does_the_same_as_one_of_symbols(name: str, corner: str):
     problem = CORNERS[corner]
@@ -128,7 +128,7 @@ def test_stream_k_shares_are_equal_but_for_the_last(name: str, least: int, probl
     assert busy[-1] <= share
 
 
-@quick_cases(8)
+@quick_cases(4)
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("two-tile")])
 @given(problems())
 @settings(max_examples=25)
@@ -155,6 +155,7 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
     assert max(found.iterations) - min(found.iterations) <= most
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("hybrid")])
 @given(problems())
 @settings(max_examples=25)
@@ -197,7 +198,7 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
         assert found.utilisation == pytest.approx(useful / (busiest * workgroups))
 
 
-@quick_cases(5)
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_the_direction_of_waits_is_derived(name: str):
     sharing = "lower" if waits_for_lower(name) else "higher"

@@ -216,6 +216,7 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
     assert {s.role for s in found.segments} == {"whole"}
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
@@ -261,7 +262,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
 # Tests of the interpreter's results.
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_lists_give_the_reference(name: str):
     @given(lists, st.integers(1, 30), st.sampled_from(sorted(SCHEDULERS)))
@@ -334,7 +335,7 @@ def test_vectors_that_are_too_short():
 # Graphs for lists of products survive conversion to text and JSON; bounds of tables are proved.
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("name", "layout"),
     cover(0, product(EVERY, ("nn", "tt")), lambda case: (case[0].partition("{")[0], case[1])),

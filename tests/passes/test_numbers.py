@@ -13,6 +13,7 @@ from coordgraph.integers import evaluate
 from coordgraph.interpreter import Trace, trace
 from passes import StreamK, TwoTileStreamK
 from tests.passes.schedules import TILE, in_tiles, parameters, symbolic
+from tests.support.sampling import quick_cases
 
 SEED = in_tiles(10, 12, 512, 32)
 TWO_TILE = [
@@ -171,6 +172,7 @@ def test_one_tile_on_too_many_workgroups(name: str):
     assert found.idle == tuple(range(64, 128))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("least", "shares"),
     [(1, (1,) * 64), (2, (2,) * 32), (6, (6,) * 10 + (4,)), (64, (64,)), (100, (64,))],
@@ -197,6 +199,7 @@ def test_whole_waves_are_data_parallel(name: str):
     assert found.utilisation == 1.0
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", ["stream-k", *TWO_TILE])
 def test_57_cubed(name: str):
     traced(name, in_tiles(2, 2, 2, 3))

@@ -187,6 +187,7 @@ def test_neighbours_share_rows_and_columns(width: int):
         assert (len(rows), len(columns)) == (width, width)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     ("width", "snake"),
     chosen(

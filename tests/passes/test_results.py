@@ -65,7 +65,7 @@ def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: An
     return result.d
 
 
-@quick_cases(9)
+@quick_cases(5)
 @pytest.mark.parametrize(("name", "corner"), covering(10, SCHEDULES, CORNERS))
 def test_the_result_is_the_reference_at_corners(name: str, corner: str):
     graph, problem = symbolic(name), CORNERS[corner]
@@ -73,7 +73,7 @@ def test_the_result_is_the_reference_at_corners(name: str, corner: str):
         run(graph, problem, kind())
 
 
-@quick_cases(5)
+@quick_cases(3)
 @pytest.mark.parametrize(("name", "order"), ORDERED[len(SCHEDULES) :])
 def test_the_result_is_the_reference(name: str, order: str):
     graph = symbolic(name, order)
@@ -100,13 +100,14 @@ def test_the_result_is_the_reference_at_length(name: str, order: str):
     on()
 
 
-@quick_cases(7)
+@quick_cases(4)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_a_graph_of_numbers_gives_the_reference(name: str):
     problem = CORNERS["ragged everywhere"]
     run(numeric(name, problem, "group"), problem, Shuffled(3))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", ["data-parallel", "stream-k", "two-tile-stream-k{owner=last}"])
 def test_tiles_that_are_not_square(name: str):
     graph = symbolic(name, "plain", (3, 5, 2))
@@ -131,7 +132,7 @@ def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, see
     np.testing.assert_allclose(first, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
 
-@quick_cases(21)
+@quick_cases(11)
 @pytest.mark.parametrize("name", FIXED_UP)
 def test_waiting_for_lower_numbers_needs_no_residency(name: str):
     """If workgroups wait only for lower-numbered ones, one resident workgroup at a time suffices.

@@ -72,6 +72,7 @@ def test_every_peer_has_its_shares(name: str, problem: Problem):
         }
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", STREAMS)
 @given(deep())
 @settings(max_examples=30)
@@ -105,7 +106,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
     run(numeric(name, problem), problem, Shuffled(0))
 
 
-@quick_cases(5)
+@quick_cases(2)
 @pytest.mark.parametrize("tile", [(1, 4, 4), (3, 5, 2), (33, 2, 4), (70, 1, 4)])
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):

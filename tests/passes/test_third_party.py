@@ -111,7 +111,7 @@ def check(graph: KernelGraph, problem: tuple[int, int, int, int]) -> None:
         assert np.array_equal(result.d, a @ b)
 
 
-@quick_cases(8)
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("name", "order", "corner"),
     cover(0, product(SCHEDULES, ORDERS, ("one tile in many pieces", "ragged everywhere")), words),
@@ -129,7 +129,7 @@ def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass,
     check(graph, CORNERS[corner])
 
 
-@quick_cases(3)
+@quick_cases(1)
 @OUTSIDE
 @pytest.mark.parametrize("name", ["stream-k", "two-tile-stream-k{owner=last,first=dp}"])
 def test_orders_from_outside_keep_sizes_symbolic(name: str, order: Pass):

@@ -77,7 +77,7 @@ EVAL = ("eval", "A.0", "-s", "data-parallel")
 SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
 
 
-@quick_cases(6)
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [

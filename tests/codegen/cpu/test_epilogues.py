@@ -65,6 +65,7 @@ def test_every_schedule_and_reduction(schedule: str, case: Case):
         check(codegen.compile(graph, target)(a, b, **given), exact, "f32")
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("kind", "case"), cover(0, product(["bf16", "f16"], EPILOGUES), kinds), ids=str
 )
@@ -79,6 +80,7 @@ def test_types(kind: str, case: Case):
         check(codegen.compile(graph, target)(a, b, **given), exact, kind)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("schedule", "case"),
     cover(
@@ -220,7 +222,7 @@ def test_a_number_is_a_number(target: str):
         kernel(a, b, row=row, scale="x", factor=factor)
 
 
-@quick_cases(3)
+@quick_cases(1)
 @every_case
 def test_matmul(case: Case):
     """`matmul` with an epilogue is right in a first and a repeated call, for a matrix and a batch.

@@ -111,6 +111,7 @@ def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, tran
 TILES = [(1, 1, 1), (5, 7, 3), (2, 3, 64), (33, 17, 8), (64, 1, 5), (1, 70, 2)]
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(("tile", "dtype"), cover(0, product(TILES, ("f32", "f64"))))
 def test_every_tile_shape(tile: tuple[int, int, int], dtype: str):
     code = kernel("data-parallel", tile=tile, dtype=dtype)
@@ -136,6 +137,7 @@ def test_one_kernel_for_all_problems(
     Problem(kernel(name), *sizes, *scalars).check(workgroups=workgroups, threads=threads)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("name", EVERY_SCHEDULE)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (30, 50, 60), (24, 80, 120)])
 def test_the_interpreter_gives_the_same(name: str, sizes: tuple[int, int, int]):

@@ -14,6 +14,7 @@ from passes import StreamK
 from tests.codegen.cpu.kernels import Problem, kernel
 from tests.passes.schedules import in_tiles, parameters, symbolic
 from tests.passes.test_scatter import changed
+from tests.support.sampling import quick_cases
 
 # A kernel that hangs is in native code, which pytest-timeout can only end by its method `thread`.
 pytestmark = pytest.mark.timeout(240, method="thread")
@@ -22,6 +23,7 @@ NAMES = ("stream-k{reduction=scatter}", "split-k{splits=4,reduction=scatter}")
 STREAM = NAMES[0]
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_tile_in_many_pieces(name: str, threads: int):
@@ -35,6 +37,7 @@ def test_one_tile_in_many_pieces(name: str, threads: int):
         assert np.array_equal(problem.run(workgroups=40, threads=threads), first)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("tile", [(5, 8, 8), (12, 40, 24), (64, 16, 8)])
 def test_tiles_are_cut_into_rows_of_blocks(tile: tuple[int, int, int]):
     code = kernel(STREAM, tile=tile)

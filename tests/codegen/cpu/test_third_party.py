@@ -10,8 +10,10 @@ from passes import Pass, Pipeline
 from tests.codegen.cpu.kernels import TILE, Problem
 from tests.passes.schedules import schedule
 from tests.passes.test_third_party import LastRowFirst, Snake
+from tests.support.sampling import quick_cases
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("order", [Snake(), LastRowFirst()])
 @pytest.mark.parametrize("name", ["data-parallel", "stream-k"])
 def test_it_computes_the_same(order: Pass, name: str):

@@ -19,7 +19,7 @@ from coordgraph.interpreter import trace
 from coordgraph.progress import wait_direction
 from tests.codegen.cpu.kernels import EVERY_SCHEDULE, Problem, kernel
 from tests.passes.schedules import CORNERS, parameters, symbolic
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, quick_cases
 
 # A kernel that hangs is in native code, which only pytest-timeout's method `thread` can end.
 pytestmark = pytest.mark.timeout(240, method="thread")
@@ -47,6 +47,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str, times: 
             assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(("name", "threads"), cover(0, product(WAITING, [1, 2, 3])))
 def test_one_tile_in_many_pieces(name: str, threads: int):
     """A launch ends with the right D if 40 workgroups divide one tile, on one to three threads.

@@ -106,7 +106,7 @@ def test_tiles_of_two_shapes_are_counted_in_unit_tiles():
     assert segments_of(found) == expected_segments(graph, sizes)
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_events_of_a_workgroup_follow_each_other_without_a_gap(schedule):
     found = traced(graph_of(schedule))

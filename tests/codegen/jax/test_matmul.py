@@ -57,6 +57,7 @@ def test_values_and_gradients_are_those_of_jax(jax: Any, make: Make, shapes: Any
         same(one, other)
 
 
+@quick_cases(4)
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize("batch", [(), (3,)])
@@ -84,6 +85,7 @@ def test_transposes_and_their_gradients(
         same(one, other)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (1, 0)], ids=str)
 def test_vmap_is_one_product(jax: Any, make: Make, axes: Any):
     from codegen.jax import matmul

@@ -79,6 +79,7 @@ def test_it_is_assembled(configuration: Configuration):
     check(configuration)
 
 
+@quick_cases(1)
 @every_kernel
 def test_flags_count_senders(configuration: Configuration):
     """A sender adds one to the flag with release order; the receiver waits for the count

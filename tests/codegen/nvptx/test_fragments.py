@@ -112,7 +112,7 @@ def shared_memory(this: Lowered, tensor: str) -> dict[int, Place]:
     return memory
 
 
-@quick_cases(15)
+@quick_cases(7)
 @every_layout
 @every_tile
 @pytest.mark.parametrize("tensor", ["A", "B"])

@@ -104,7 +104,7 @@ def test_rows_of_a_box_are_adjacent_in_b(
         assert places == [*range(places[0], places[0] + across)]
 
 
-@quick_cases(5)
+@quick_cases(2)
 @pytest.mark.parametrize("schedule", [DataParallel(), StreamK(workgroups=5)], ids=str)
 @pytest.mark.parametrize(("tile", "options"), TILES[:1] + TILES[3:5] + TILES[6:], ids=str)
 @every_layout

@@ -103,7 +103,7 @@ def written(op: Operation, name: Callable[[str], str] = str) -> str:
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
 
 
-@quick_cases(5)
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("pair", "layout", "which"), cover(8, product(PAIRS, LAYOUTS, ("large", "small"))), ids=str
 )
@@ -274,7 +274,7 @@ def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHop
 # Tests of graphs that the lowering refuses.
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("step", "large", "small", "why"),
     [

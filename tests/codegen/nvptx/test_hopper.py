@@ -103,6 +103,7 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
     assert grown.count >= this.registers + 16
 
 
+@quick_cases(11)
 @every_shape
 def test_shared_memory_is_all_there_and_used(configuration: Configuration):
     """Stage ring, staging slots and partial sums fit in 227 KiB of shared memory.
@@ -259,6 +260,7 @@ def test_what_it_refuses(reason: str):
     assert str(caught.value).startswith(f"{step} refuses: ")
 
 
+@quick_cases(16)
 @pytest.mark.parametrize(
     ("shape", "layout"), cover(0, product([*HOPPER_SHAPES, *LARGE_SHAPES], LAYOUTS)), ids=str
 )

@@ -70,7 +70,7 @@ def for_boxes(spec: Spec) -> tuple[Variant, Variant]:
     return boxes(chunk_of_d(spec), reads_c=False), boxes(chunk_of_d(spec), reads_c=True)
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize("spec", cover(0, EVERY, traits), ids=str)
 def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None

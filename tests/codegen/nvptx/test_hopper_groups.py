@@ -122,6 +122,7 @@ def nodes(graph: KernelGraph) -> list[Node]:
     return [node for root in roots for node in root.walk()]
 
 
+@quick_cases(3)
 @every_lowering
 def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     """Every 16-byte chunk of a box is copied once, from its swizzled address to its row and

@@ -197,7 +197,7 @@ def test_each_element_is_brought_once_to_all_that_need_it(
         assert np.array_equal(found, np.sort(needed.ravel()))
 
 
-@quick_cases(37)
+@quick_cases(9)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_the_graph_knows_where_every_element_lies(configuration: Configuration, tensor: str):
@@ -238,7 +238,7 @@ def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configu
     }
 
 
-@quick_cases(21)
+@quick_cases(10)
 @every_configuration
 def test_descriptors_point_at_the_operands(configuration: Configuration):
     """Element (i, kk) at a wgmma descriptor is the operand's element in row i at index kk of k."""

@@ -223,6 +223,7 @@ def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
         assert np.array_equal(np.concatenate(cleared, axis=2), added)
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *ADDED], ids=str)
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     """Runs of partial sums fit in the stages of one operand and begin at addresses that TMA

@@ -52,6 +52,7 @@ def test_the_header(configuration: Configuration):
     assert count(r"prefetch\.tensormap", text) == maps
 
 
+@quick_cases(1)
 @every_kernel
 def test_nothing_lives_in_local_memory(configuration: Configuration):
     assert ".local" not in ptx(configuration)

@@ -100,6 +100,7 @@ def positions(
     return row, this.place(node, dims[1], at) - ORIGIN[1] * columns
 
 
+@quick_cases(12)
 @every_configuration
 def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
     """Every accumulator register holds the element of D that wgmma leaves in it.
@@ -326,7 +327,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     assert WaitStores(0) in this.operations(WaitStores)
 
 
-@quick_cases(27)
+@quick_cases(8)
 @narrow
 @pytest.mark.parametrize("tensor", ["C", "D"])
 def test_registers_and_memory_meet_element_by_element(configuration: Configuration, tensor: str):

@@ -181,6 +181,7 @@ def test_both_kinds_of_consumers_store_the_same(consumers: str, vector: int):
     assert machine.turns == (consumers == "pingpong")
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "schedule", cover(6, [s for s in SCHEDULES[1:] if "split-k" not in s], words)
 )

@@ -43,6 +43,7 @@ def isa_b(lane: int, i: int) -> Place:
     return thread * 4 + (i & 3) + (0 if i < 4 else 16), group
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("tile", [(128, 128, 64), (64, 96, 32), (16, 16, 96)], ids=str)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @pytest.mark.parametrize("dtype", ["i8", "u8"])

@@ -142,7 +142,7 @@ def without_strides(graph: KernelGraph) -> list[str]:
     return [LEAD.sub(contiguous, line) for line in lines if not dropped.match(line)]
 
 
-@quick_cases(3)
+@quick_cases(2)
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 @pytest.mark.parametrize("lowering", [None, LowerToHopper()], ids=["sm_80", "sm_90a"])
 @pytest.mark.parametrize("fields", [{}, {"epilogue": add_both}], ids=["C", "operands"])
@@ -244,7 +244,7 @@ def test_tensor_maps_of_permuted_batches(fake: FakeDriver):
     assert found[B_AT] == ((4, 192, 320), 2 * 320, 2 * 192 * 320)
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(
     ("step", "at", "boxed"),

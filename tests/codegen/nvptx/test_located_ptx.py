@@ -27,6 +27,7 @@ def test_locations_change_no_instruction(target: str):
     assert lines == kernel(target).ptx.splitlines()
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(
     ("target", "instruction", "operations"),
     [

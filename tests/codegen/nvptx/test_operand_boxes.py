@@ -196,7 +196,7 @@ def load(
 SIZES = {"m": 300, "n": 520, "k": 300}
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "tile", "cluster"),
     chosen((CASES[0], CASES[3], CASES[5]), CASES),

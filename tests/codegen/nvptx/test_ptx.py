@@ -86,6 +86,7 @@ def test_nothing_lives_in_local_memory(name: str):
     assert "st.local" not in text
 
 
+@quick_cases(1)
 @every_kernel
 def test_shared_memory_is_addressed_with_32_bits(name: str):
     addresses = re.findall(

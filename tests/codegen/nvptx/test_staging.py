@@ -53,7 +53,7 @@ def conflicts(first_elements: Iterable[int]) -> int:
     return len(groups) - len(set(groups))
 
 
-@quick_cases(17)
+@quick_cases(9)
 @both_tensors
 @every_layout
 @every_tile
@@ -73,7 +73,7 @@ def test_the_copies_of_a_step_write_every_element_of_its_stage_once(
         assert written == list(range(start, start + height * width))
 
 
-@quick_cases(42)
+@quick_cases(14)
 @both_tensors
 @every_layout
 @every_tile

@@ -22,6 +22,7 @@ from coordgraph.integers import (
     select,
 )
 from coordgraph.integers.columns import compile_columns
+from tests.support.sampling import quick_cases
 
 X, Y = index_symbol("x"), index_symbol("y")
 TABLE = Symbol("table", integer=True)
@@ -40,6 +41,7 @@ EXPRESSIONS: list[Expr] = [
 ]
 
 
+@quick_cases(5)
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
 @given(
     st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 40)), min_size=1, max_size=9),

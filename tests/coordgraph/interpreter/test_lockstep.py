@@ -86,7 +86,7 @@ def assert_same(graph: KernelGraph, batched: bool) -> int:
     return launches
 
 
-@quick_cases(5)
+@quick_cases(3)
 @pytest.mark.parametrize(("name", "order"), ORDERED, ids=str)
 def test_steps_are_those_of_the_trace(name: str, order: str):
     assert assert_same(symbolic(name, order), batched=False)

@@ -25,6 +25,7 @@ from coordgraph.interpreter.program import program
 from coordgraph.interpreter.steps import Loop
 from coordgraph.interpreter.tracing import Finish, Receive, Send, Store
 from passes import DataParallel, Pipeline, Reorder, StreamK, TwoTileStreamK
+from tests.support.sampling import quick_cases
 
 SIZES = {"m": 4, "n": 8, "k": 20}
 
@@ -93,6 +94,7 @@ def accumulations(graph: KernelGraph) -> list[bool]:
     return found
 
 
+@quick_cases(4)
 @pytest.mark.parametrize(
     "pipeline",
     [

@@ -31,6 +31,7 @@ from coordgraph.parameters import Parameter, Parameters
 from coordgraph.text import from_json, parse_graph, print_graph, to_json
 from tests.coordgraph.text.graphs import MAKERS, PIPELINES, scheduled
 from tests.support.golden import Golden
+from tests.support.sampling import quick_cases
 
 THREE = Integer(3)
 WRITTEN = """
@@ -62,6 +63,7 @@ def around(*operations: Operation, **parts: object) -> KernelGraph:
     return replace(KernelGraph(Gemm(), control=ControlGraph(Kernel(tuple(operations)))), **parts)
 
 
+@quick_cases(6)
 @pytest.mark.parametrize("number", range(len(MAKERS)))
 def test_the_law(number: int):
     graph = MAKERS[number]()

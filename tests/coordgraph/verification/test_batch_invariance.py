@@ -46,7 +46,7 @@ def test_a_fixed_number_of_splits_with_an_ordered_reduction_holds(reduction: str
     assert len(found.launches) > 8
 
 
-@quick_cases(6)
+@quick_cases(3)
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if "stream-k" in name])
 def test_borders_that_depend_on_the_tile_are_refuted(name: str):
     found = verdict(scheduled(name))
@@ -82,6 +82,7 @@ def test_balanced_shares_are_invariant_only_with_a_multiple_of_the_tiles():
     assert verdict(graph).refuted
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("problem", PRODUCTS)
 def test_several_products(problem: str):
     held = verdict(scheduled("data-parallel{persistent=true}", **PRODUCTS[problem]))

@@ -39,6 +39,7 @@ def scheduled(name: str, **gemm: object) -> KernelGraph:
     return Pipeline.parse(name)(problem, verify="structure")
 
 
+@quick_cases(3)
 @pytest.mark.parametrize(("name", "order"), chosen(ORDERED[:6], product(SCHEDULES, ORDERS)))
 def test_correct_graphs_are_not_refuted(name: str, order: str):
     report = symbolic(name, order).check()

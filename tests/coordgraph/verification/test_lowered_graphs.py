@@ -101,7 +101,7 @@ def test_widths_and_indices_fit(old: str, new: str, problem: str):
             "sm_80",
             "dim A.shared: Shared size=8192",
             "dim A.shared: Shared size=4096",
-            r"(reads|writes) bytes 8[12]\d\d\.\.82\d\d of A.shared, which has only 8192 bytes; enlarge",
+            r"s bytes 8[12]\d\d\.\.82\d\d of A.shared, which has only 8192 bytes; enlarge",
         ),
         ("sm_80", f"{ACCUMULATE}2", f"{ACCUMULATE}16384", "reads bytes .* of partials"),
         ("sm_90a", "a_strides=(16, 1024)", "a_strides=(16, 65536)", "reads bytes .* of A.shared"),

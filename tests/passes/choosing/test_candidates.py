@@ -76,7 +76,7 @@ def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: boo
 LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("size", "candidate"),
     [

@@ -227,6 +227,7 @@ def test_few_tiles_in_many_pieces_need_many_receives():
     assert few["loop"] > hybrid["loop"]
 
 
+@quick_cases(5)
 @pytest.mark.parametrize(
     "tile",
     [

@@ -78,7 +78,7 @@ def test_predictions_are_shares_of_the_default_speed():
     assert whole.least <= whole.mean <= max(whole.ratios.values())
 
 
-@quick_cases(6)
+@quick_cases(2)
 @pytest.mark.parametrize(("n", "k"), LAYERS)
 @pytest.mark.parametrize("m", [1, 100, 4096])
 def test_every_ranked_plan_adds_in_the_order(n: int, k: int, m: int):

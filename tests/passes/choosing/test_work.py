@@ -127,7 +127,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     assert work.apart[0] or not shared or max(shared) - min(shared) <= 1
 
 
-@quick_cases(10)
+@quick_cases(2)
 @pytest.mark.parametrize("pipeline", cover(0, SCHEDULES, words))
 @given(m=st.integers(1, 30), n=st.integers(1, 9), depth=st.integers(1, 70), grid=st.integers(1, 40))
 @settings(max_examples=6, deadline=None)

@@ -22,6 +22,7 @@ from passes.simulation import MACHINES, Activity, Kernel, sharing, simulate, sim
 from passes.simulation.memory import Cache
 from passes.simulation.sharing import Sharing
 from tests.passes.simulation.runs import A100, H200, scheduled, small
+from tests.support.sampling import quick_cases
 
 SQUARE = {"m": 1024, "n": 1024, "k": 1024}
 
@@ -197,6 +198,7 @@ def calls_and_loops(graph: KernelGraph, tiles: int) -> tuple[int, int]:
     return calls, int((found.steps.kind == StepKind.MULTIPLY).sum())
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "schedule",
     [
