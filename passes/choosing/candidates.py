@@ -312,16 +312,16 @@ def _cut(
     if problem.ragged("m"):  # m is the mean number of rows of a group; some groups have more rows
         few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
-    keep &= known[1] < 2 * max(n, UNIT_K)
     part_m, part_n = known[0] / known[3], known[1] / known[4]
-    # TMA loads WIDE columns at least if B is n-major.
-    keep &= part_n % lcm(problem.sums * MMA_COLUMNS, 1 if problem.transpose_b else WIDE) == 0
+    # See WIDE for n-major B; for groups along m, other widths cannot be lowered.
+    wide = WIDE if problem.ragged("m") or not problem.transpose_b else MMA_COLUMNS
+    keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide) == 0
+    keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
         # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        # Kernels with TMA boxes whose rows are shorter than a cache line were measured to take 1.15
-        # times as long as others.
+        # Kernels with rows of TMA boxes shorter than a cache line took 1.15 times as long.
         if problem.ragged("k"):
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     if large_clusters and not any_tiles:

@@ -312,3 +312,14 @@ def test_k_is_not_interleaved_if_each_tile_has_its_own_rows_of_a():
     found = candidates(Gemm("bf16", m=2000, n=152, k=26888, transpose_b=True), H200)
     assert found.interleaved.any()
     assert (found.tile_n[found.interleaved] < 152).all()
+
+
+def test_odd_multiples_of_8_columns_are_candidates_only_where_they_pay_and_can_be_lowered():
+    def odd(problem: Gemm, batches: int = 1) -> bool:
+        plans = plans_of(candidates(problem, H200, batches=batches))
+        return any(plan.tile[1] // plan.cluster[1] % 16 for plan in plans)
+
+    narrow = Gemm("bf16", None, 1000, 1000, 512, transpose_b=True)
+    assert odd(narrow)
+    assert not odd(replace(narrow, transpose_b=False))
+    assert not odd(replace(narrow, grouped=True), batches=4)
