@@ -33,6 +33,7 @@ __all__ = [
     "TakeTicket",
     "following",
     "next_value",
+    "not_reset",
 ]
 
 
@@ -42,13 +43,23 @@ def following(dim: str) -> Symbol:
 
 
 def next_value(ticket: int, count: int) -> int:
-    """The value of a counter after a ticket was taken (PTX `atom.inc`), for `count` tickets.
+    """The value to which taking a ticket sets a counter: one more, or 0 after the last ticket.
+
+    PTX `atom.inc` does the same.
 
     Args:
         ticket: the value of the counter before.
         count: the number of tickets of a launch.
     """
     return 0 if ticket >= count - 1 else ticket + 1
+
+
+def not_reset(tensor: str, offset: int, value: int) -> str:
+    """The message for a counter of `tensor` that has `value`, not 0, at the end of a launch."""
+    return (
+        f"counter {tensor}[{offset}] is {value} at the end, and must be 0 for the next launch; "
+        "correct TakeTicket.count"
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,7 @@ class FetchTicket(Operation):
 
 @dataclass(frozen=True)
 class PassTicket(Operation):
-    """Store a ticket that this thread has fetched in shared memory, for other threads.
+    """Write to shared memory, for other threads, the ticket that this thread has fetched.
 
     Args:
         ticket: the name of the register that holds the ticket.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coordgraph.control.tickets import next_value
+from coordgraph.control.tickets import next_value, not_reset
 from coordgraph.coordinates.dimensions import SubDimension, User
 from coordgraph.coordinates.edges import Diagonal, Gather, Ragged
 from coordgraph.errors import EvaluationError, OutOfBounds
@@ -146,10 +146,7 @@ class Memory:
                     yield Fault("fix-up", message, (workgroup,))
             elif t.role is Role.COUNTERS:
                 for at in map(int, np.flatnonzero(self.flat[t.name])):
-                    message = (
-                        f"counter {t.name}[{at}] is {self.value((t.name, at))} at the end, and "
-                        "must be 0 for the next launch; correct TakeTicket.count"
-                    )
+                    message = not_reset(t.name, at, self.value((t.name, at)))
                     yield Fault("fix-up", message)
             elif t.role is Role.SUMS and self.flat[t.name].any():
                 first = int(np.flatnonzero(self.flat[t.name])[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from coordgraph.control.tickets import next_value
+from coordgraph.control.tickets import next_value, not_reset
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.steps import Work
@@ -37,10 +37,7 @@ class Tickets:
         """A sentence for each counter that is not 0 after the launch."""
         for (tensor, offset), value in self._counters.items():
             if value:
-                yield (
-                    f"counter {tensor}[{offset}] is {value} at the end, and must be 0 for the next "
-                    "launch; correct TakeTicket.count"
-                )
+                yield not_reset(tensor, offset, value)
 
 
 def execute_in_turn(walks: Iterable[Iterator[Event]]) -> None:

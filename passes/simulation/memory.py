@@ -28,7 +28,7 @@ MOST_READS = 256
 MOST_TILES = 1 << 32
 """More than the number of k tiles of any launch."""
 NEVER = (-inf, 0)
-"""Bytes read from DRAM, and slot, of a read that has not happened."""
+"""The last two numbers of a `Read` (bytes read from DRAM before it, and slot) if there is none."""
 Read = tuple[int, int, float, int]
 """Type of a recorded read of a panel: the first k tile, the k tile after the last, the bytes that
 had been read from DRAM when the first k tile was read, and the slot (SM) of the workgroup."""

@@ -20,7 +20,7 @@ OF_TILE = ("workgroup", "tiling", "product", "m", "n")
 
 
 class TakenTiles:
-    """The steps of each output tile of a launch, and which workgroup has taken the tile.
+    """The steps of each output tile, and the workgroup that took the tile in a dynamic schedule.
 
     Args:
         steps: the steps of a launch whose workgroups take tiles in turn.

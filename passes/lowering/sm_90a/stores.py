@@ -243,7 +243,7 @@ class BoxedStore:
         row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
         column = c.add(Linear(own("store.box.column"), Integer(self.box)))
         down = ("warp", own("store.half"))
-        # Lanes 16 to 31 give addresses to stmatrix.x4 only; stmatrix.x2 does not read theirs.
+        # stmatrix.x4 takes an address from each lane, stmatrix.x2 from lanes 0 to 15 only.
         eighth = (own("store.eighth"),) if self._span == MATRICES else ()
         over = (own("store.n"), *eighth)
         rows, columns = (over, down) if division.swapped else (down, over)

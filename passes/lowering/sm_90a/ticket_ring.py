@@ -141,7 +141,7 @@ class TicketRing:
         return (If(self._leads, (wait, *to_all)),)
 
     def _read(self, take: TakeTicket) -> Body:
-        """Read the next ticket, then free its word; every warp executes this."""
+        """Operations of every warp: read the next ticket, and free its place in the ring."""
         rank = Integer(0) if self._several else None
         free = ArriveBarrier(RING.empty, rank, publish=self._several)
         return (

@@ -78,7 +78,8 @@ ODD = (
     boxed((40, 128, 64), layout="tt"),
     boxed((128, 208, 64), (1, 2, 1), "nn", consumers="pingpong"),
 )
-"""Widths that are odd multiples of 8: boxes of 16, 32 and 64 columns end after the tile."""
+"""Tiles with an odd multiple of 8 columns: their last TMA box, of 16, 32 or 64 columns, also holds
+columns that are not in the tile."""
 every_configuration = pytest.mark.parametrize(
     "configuration", chosen(CONFIGURATIONS, (*CONFIGURATIONS, *ODD)), ids=str
 )
