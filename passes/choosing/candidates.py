@@ -313,7 +313,7 @@ def _cut(
         few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     part_m, part_n = known[0] / known[3], known[1] / known[4]
-    # See WIDE for n-major B; for groups along m, other widths cannot be lowered.
+    # See WIDE for n-major B; for groups along m, other widths were not measured.
     wide = WIDE if problem.ragged("m") or not problem.transpose_b else MMA_COLUMNS
     keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide) == 0
     keep &= known[1] < 2 * max(n, UNIT_K)

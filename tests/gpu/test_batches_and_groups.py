@@ -92,6 +92,7 @@ HOPPER = (
     ((64, 64, 256), LowerToHopper(cluster_k=4)),
     ((48, 128, 64), LowerToHopper()),
     ((128, 48, 64), LowerToHopper()),
+    ((128, 88, 64), LowerToHopper()),
     ((40, 128, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper(consumers="pingpong")),
     ((64, 256, 64), LowerToHopper(consumers="pingpong")),

@@ -45,9 +45,6 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
         where = "in m or in n" if gemm.sums == 1 else "in m, for an epilogue of several sums"
         return f"{parts} must be a multiple of {MMA_M} {where}"
     least = MMA_COLUMNS * gemm.sums
-    if gemm.ragged("m") and division.right == N and right % (2 * MMA_COLUMNS):
-        # On an H200, kernels with such tiles failed a test of groups; the cause is not known.
-        return f"{parts} must be a multiple of {2 * MMA_COLUMNS} in n, for groups along m"
     if right % least:
         return f"{parts} must be a multiple of {least} in m and in n"
     step = max(least, division.instruction.columns)

@@ -85,6 +85,7 @@ HOPPER = (
     ((256, 128, 64), LowerToHopper(cluster_m=2)),
     ((64, 64, 256), LowerToHopper(cluster_k=4)),
     ((64, 128, 64), LowerToHopper()),
+    ((128, 88, 64), LowerToHopper()),
     ((16, 128, 64), LowerToHopper()),
     ((64, 256, 64), LowerToHopper(consumers="pingpong")),
 )
@@ -113,6 +114,17 @@ def test_hopper_assembles(
     made = program(
         schedule, tile, kind, lowering=lowering, vectors=Vectors(8, 8, 8), reads_c=reads_c
     )
+    assert_clean(made.assembled()[1])
+
+
+@needs_ptxas
+def test_hopper_assembles_if_threads_copy_past_a_box():
+    """The last pass of the threads of a warpgroup over 64 rows of 11 chunks copies past the box.
+
+    The load of such a chunk needs a guard of its own.
+    """
+    lowering = LowerToHopper()
+    made = program(PERSISTENT, (128, 88, 64), "group", lowering=lowering, vectors=Vectors(8, 8, 8))
     assert_clean(made.assembled()[1])
 
 

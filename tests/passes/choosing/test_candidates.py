@@ -314,7 +314,7 @@ def test_k_is_not_interleaved_if_each_tile_has_its_own_rows_of_a():
     assert (found.tile_n[found.interleaved] < 152).all()
 
 
-def test_odd_multiples_of_8_columns_are_candidates_only_where_they_pay_and_can_be_lowered():
+def test_odd_multiples_of_8_columns_are_candidates_only_where_they_were_measured_to_pay():
     def odd(problem: Gemm, batches: int = 1) -> bool:
         plans = plans_of(candidates(problem, H200, batches=batches))
         return any(plan.tile[1] // plan.cluster[1] % 16 for plan in plans)

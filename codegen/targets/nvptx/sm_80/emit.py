@@ -275,9 +275,8 @@ class CudaWalker(TableWalker):
         self, source: ir.Value, target: ir.Value, inside: Any, size: int, op: ops.CopyElements
     ) -> None:
         """Emit a copy of `size` bytes; it stores zeros if `inside` is false (padding)."""
-        if size == WIDEST_COPY and inside is True and not op.asynchronous:
-            whole = self.builder.load(source, typ=ir.VectorType(I32, WIDEST_COPY // 4), align=size)
-            self.builder.store(whole, target, align=size)
+        if size == WIDEST_COPY and not op.asynchronous:
+            self.builder.store(self._wide(source, inside), target, align=size)
             return
         inside = ir.Constant(I1, int(inside)) if isinstance(inside, bool) else inside
         if op.asynchronous and size >= 4:
@@ -286,10 +285,24 @@ class CudaWalker(TableWalker):
             return
         if size not in (1, 2, 4):
             raise CodegenError(
-                f"a synchronous copy moves {size} bytes; lower it to copies of 1, 2 or 4 bytes"
+                f"a synchronous copy moves {size} bytes; lower it to copies of 1, 2, 4 or {WIDEST_COPY} bytes"
             )
         value = self.ptx.load_or_zero(source, 8 * size, inside)
         self.builder.store(value, target, align=size)
+
+    def _wide(self, source: ir.Value, inside: Any) -> ir.Value:
+        """Emit a load of `WIDEST_COPY` bytes; the value is zeros if `inside` is false (padding)."""
+        kind = ir.VectorType(I32, WIDEST_COPY // 4)
+        if inside is True:
+            return self.builder.load(source, typ=kind, align=WIDEST_COPY)
+        before = self.builder.block
+        with self.builder.if_then(inside):
+            loaded = self.builder.load(source, typ=kind, align=WIDEST_COPY)
+            loading = self.builder.block
+        found = self.builder.phi(kind)
+        found.add_incoming(ir.Constant(kind, None), before)
+        found.add_incoming(loaded, loading)
+        return found
 
     def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
         size = op.width * self._element(op.destination).bytes
