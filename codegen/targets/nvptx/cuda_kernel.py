@@ -243,8 +243,8 @@ class CudaKernel(Kernel):
         pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         plan = self._plans.get(key)
         if plan is None:
+            views = self._views(a, b, c, out, offsets, others)  # refuses arrays in host memory
             free_released(home.current_stream(a) if stream is None else stream_handle(stream))
-            views = self._views(a, b, c, out, offsets, others)
             plan = self._checked(views, scalars, workgroups)
             self._plans.put(key, plan)
         missing = [name for name in self._outputs if operands.get(name) is None]
