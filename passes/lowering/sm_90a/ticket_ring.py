@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sympy import And, Expr, Integer
+from sympy import And, Expr, Integer, true
 from sympy.logic.boolalg import Boolean
 
 from coordgraph import KernelGraph
@@ -46,6 +46,8 @@ LEAD = 4
 """Number of k tiles that are still to be loaded when the producer takes a ticket. More k tiles bind
 the next tile to the workgroup earlier; fewer hide less of the latency of the increment."""
 WORD_BYTES = 4
+FIRST_LANE = equal(floor_mod(index_symbol("workitem"), LANES), 0)
+"""The condition that the thread is the first lane of its warp."""
 
 
 class TicketRing:
@@ -127,18 +129,28 @@ class TicketRing:
     @property
     def _leads(self) -> Boolean:
         """The condition that the thread is the one that takes tickets, among the producer warps."""
-        first = equal(floor_mod(index_symbol("workitem"), LANES), 0)
-        return And(first, equal(index_symbol(RANK), 0)) if self._several else first
+        return And(FIRST_LANE, self._in_charge)
+
+    @property
+    def _in_charge(self) -> Boolean:
+        """The condition that the workgroup is the one of its cluster that takes tickets."""
+        return equal(index_symbol(RANK), 0) if self._several else true
 
     def _pass(self, c: CoordinateEditor) -> Body:
-        """Store the ticket for all workgroups of the cluster, once its word is free."""
+        """Store the ticket for all workgroups of the cluster, once its word is free.
+
+        All lanes wait, though only the first one stores: after a wait of one lane, ptxas no longer
+        knows that the lanes are together again, and computes the coordinates of each box of the
+        next tile lane by lane, which takes the producer twice as many instructions.
+        """
         rank: Expr | None = index_symbol(RECEIVER) if self._several else None
         store = PassTicket(TICKET, SHARED, rank)
         arrive = ArriveBarrier(RING.full, rank, publish=self._several)
         to_one: Body = (store, arrive)
         to_all = (unrolled(c, (RECEIVER,), *to_one),) if self._several else to_one
         wait = WaitBarrier(RING.empty, RING.phase, before=True, cluster=self._several)
-        return (If(self._leads, (wait, *to_all)),)
+        passed: Body = (wait, If(FIRST_LANE, to_all))
+        return (If(self._in_charge, passed),) if self._several else passed
 
     def _read(self, take: TakeTicket) -> Body:
         """Operations of every warp: read the next ticket, and free its place in the ring."""
@@ -147,7 +159,7 @@ class TicketRing:
         return (
             WaitBarrier(RING.full, RING.phase, cluster=self._several),
             ReadTicket(take.dim, SHARED, RING.step, take.first),
-            If(equal(floor_mod(index_symbol("workitem"), LANES), 0), (free,)),
+            If(FIRST_LANE, (free,)),
             Advance(RING.step),
         )
 

@@ -11,8 +11,10 @@ import pytest
 from codegen.architectures import Variant
 from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph
-from coordgraph.control.asynchronous import InitBarrier
+from coordgraph.control.asynchronous import InitBarrier, WaitBarrier
+from coordgraph.control.operations import If
 from coordgraph.control.tickets import FetchTicket, PassTicket, ReadTicket
+from coordgraph.integers import index_symbol
 from passes import DataParallel
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.test_hopper_turns import PROBLEMS, lowered, play
@@ -43,7 +45,7 @@ def test_which_workgroup_computes_a_tile_differs_from_run_to_run():
         machine = play(lowered(schedule, (1, 1), "cooperative"), (5, 2, 1, 2), seed)
         return [number for number, _, _ in machine.epilogues]
 
-    counts = {owners(DYNAMIC, seed).count(0) for seed in range(4)}
+    counts = {owners(DYNAMIC, seed).count(0) for seed in range(12)}
     assert len(counts) > 1
     assert {owners("data-parallel{persistent=true}", seed).count(0) for seed in range(2)} == {5}
 
@@ -57,6 +59,21 @@ def test_one_producer_takes_a_ticket_for_each_tile(cluster: tuple[int, int]):
     arrivals = {op.barrier: op.arrivals for op in control.of_kind(InitBarrier)}
     # The four warps of the consumer warpgroup and the producer warp read a ticket.
     assert (arrivals["ticket.full"], arrivals["ticket.empty"]) == (1, (4 + 1) * ranks)
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])
+def test_no_lane_waits_alone(cluster: tuple[int, int]):
+    """All lanes of a warp wait for a word of the ring.
+
+    After a wait of one lane, ptxas computes the coordinates of boxes lane by lane, and the producer
+    needs twice as many instructions for a box.
+    """
+    control = lowered(DYNAMIC, cluster, "cooperative").control
+    workitem = index_symbol("workitem")
+    alone = [op for op in control.of_kind(If) if workitem in op.condition.free_symbols]
+    waits = [x for op in alone for x in op.walk() if isinstance(x, WaitBarrier)]
+    assert not [op for op in waits if op.barrier.startswith("ticket.")]
+    assert len([op for op in control.of_kind(WaitBarrier) if op.barrier == "ticket.empty"]) == 1
 
 
 @cache
