@@ -235,8 +235,8 @@ def _request(gemm: Gemm, where: Device) -> PlanRequest:
     if found.constants is None:
         raise CodegenError(
             f"{where.name} ({where.architecture}) has no wgmma instructions: the cost model "
-            "describes kernels with wgmma only, so there is nothing to calibrate; a fixed rule "
-            "chooses plans on this GPU"
+            "that calibration fits describes kernels with wgmma only, so there is nothing to "
+            "calibrate; pass tune=True to measure the plans of a size on this GPU"
         )
     return found
 

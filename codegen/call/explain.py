@@ -14,11 +14,12 @@ from codegen.call.request import PlanRequest, unaligned
 from codegen.call.views import LABELS
 from coordgraph import CodegenError, Gemm
 from coordgraph.validation import flag, whole
-from passes.choosing import Explanation, Plan, choices, constants_of, sizes
+from passes.choosing import Explanation, Plan, constants_of, sizes
 from passes.choosing import explain as explain_plans
 from passes.choosing.choosers import modelled
 from passes.choosing.constants import known_devices
-from passes.choosing.explaining import micros, page
+from passes.choosing.explaining import every_choice, micros, page
+from passes.choosing.gpu_figures import known_figures
 from passes.choosing.plan_table import extents
 from passes.lowering import LowerToTensorCores
 from passes.lowering.architectures import ALIGNED_BYTES, native_to
@@ -106,7 +107,7 @@ class Tuned:
     @classmethod
     def of(cls, prediction: Explanation, measured: Measured) -> Tuned:
         """Combine measured times with the model's predictions for the same plans."""
-        found = choices(
+        found = every_choice(
             prediction.problem,
             prediction.device,
             batches=prediction.batches,
@@ -257,14 +258,14 @@ def explain_problem(
     heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
     if (order := found.order) is not None:
         heading = (*heading, f"order    {order}")
-    if (constants := found.constants) is not None:
+    if (known := found.constants or found.figures) is not None:
         limits: dict[str, Any] = {"batches": batches, "reads_c": reads_c, "order": order}
-        prediction = explain_plans(problem, constants, count, **limits)
+        prediction = explain_plans(problem, known, count, **limits)
         prediction = replace(prediction, heading=heading)
         measured = found.device in here and not invariant
         times = remembered(found) if measured else None
         return prediction if times is None else Tuned.of(prediction, times)
-    why = (*_why_no_model(found), "No times are predicted: the cost model covers wgmma only.")
+    why = (*_why_no_model(found), _why_no_times(found))
     return ByRule(problem, found.target, found.device, found.simple_plan, why, heading)
 
 
@@ -348,6 +349,21 @@ def _here() -> Iterator[Device]:
     for number in range(device_count()):
         with suppress(CodegenError):  # `device` raises it for a GPU that is too old
             yield device(number)
+
+
+def _why_no_times(found: PlanRequest) -> str:
+    """A sentence that says why no times are predicted for a plan by a fixed rule."""
+    if found.target == CPU or found.target in modelled():
+        return "No times are predicted: the cost model covers wgmma only."
+    return (
+        f"No times are predicted: kernels with mma.sync have a model on {_figured()}, for aligned "
+        "operands without groups, reductions of rows, several sums or a pinned order."
+    )
+
+
+def _figured() -> str:
+    """The names of the GPUs whose public figures are known."""
+    return ", ".join(known_figures())
 
 
 def _why_no_model(found: PlanRequest) -> list[str]:

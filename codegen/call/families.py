@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from itertools import islice
 
 from codegen.call.request import PlanRequest
-from passes.choosing import Plan, ranked, sizes
+from passes.choosing import Plan, mma_sync, ranked, sizes
 from passes.choosing.kernel_family import KernelFamily
 
 __all__ = ["add", "family_of", "forget", "known", "plans_among"]
@@ -43,12 +45,20 @@ def family_of(request: PlanRequest) -> KernelFamily | None:
 def plans_among(request: PlanRequest) -> Iterator[Plan]:
     """Yield plans whose kernels `warm` has built, the cheapest by the cost model first.
 
-    It yields nothing if there is no cost model.
+    Without a cost model, public figures of the GPU rank the plans. It yields nothing if the GPU has
+    neither.
     """
     device, family = request.constants, family_of(request)
-    if device is not None and family is not None:
+    if family is None:
+        return
+    if device is not None:
         for choice in ranked(request.gemm, device, FIRST, reads_c=request.reads_c, among=family):
             yield choice.plan
+    elif (figures := request.figures) is not None:
+        found = mma_sync.choices(request.gemm, figures, reads_c=request.reads_c)
+        plans = (choice.plan for choice in found)
+        kernels = frozenset(family.kernels)
+        yield from islice((p for p in plans if replace(p, workgroups=None) in kernels), FIRST)
 
 
 def forget() -> None:

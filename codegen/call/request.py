@@ -19,17 +19,21 @@ from passes.choosing import Constants, Plan, ranked, sizes
 from passes.choosing.candidates import fallback
 from passes.choosing.choosers import chooser_of
 from passes.choosing.fixed_rules import host_plan
+from passes.choosing.gpu_figures import GpuFigures
+from passes.choosing.mma_sync import ranked as ranked_by_figures
 from passes.choosing.pinned_orders import pinned_order
 from passes.choosing.plan_table import extents
 from passes.choosing.summation_order import SummationOrder
 from passes.lowering import Lowering, architecture_of
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["PlanRequest", "unaligned"]
+__all__ = ["EACH", "PlanRequest", "unaligned"]
 
 EACH, SHARED = "data-parallel", "data-parallel{persistent=true}"
 """Pipelines of simple plans. EACH launches a workgroup for every tile; in SHARED a fixed number of
 persistent workgroups share the tiles."""
+MOST_BY_FIGURES = 8
+"""Largest number of plans that public figures of a GPU rank."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,19 @@ class PlanRequest:
         return None if model is None else model(self.gemm, self.device, self.processors)
 
     @cached_property
+    def figures(self) -> GpuFigures | None:
+        """The public figures of a GPU without a cost model, from which plans are ranked.
+
+        None if the GPU has no file of figures, for operands that are not aligned to 16 bytes, and
+        for batch-invariant products, whose plans must not depend on m.
+        """
+        lowering = self.lowering
+        if lowering is None or self.invariant or self.alignment < ALIGNED_BYTES:
+            return None
+        find = chooser_of(lowering.instructions).figures
+        return None if find is None else find(self.gemm, self.device, self.processors)
+
+    @cached_property
     def order(self) -> SummationOrder | None:
         """The order of additions along k that every plan must have; None if any order may be used.
 
@@ -149,14 +166,19 @@ class PlanRequest:
     def plans(self) -> Iterator[Plan]:
         """Candidate plans: those of the cost model, the best first, then a fallback.
 
-        The fallback is `simple_plan`, which is computed from the sizes alone. It is the only plan
-        if the lowering or the element types have no cost model. If `order` is not None, the cost
+        The fallback is `simple_plan`, which is computed from the sizes alone. Before it come the
+        plans that public figures of the GPU rank if the lowering or the element types have no cost
+        model; without such figures it is the only plan. If `order` is not None, the cost
         model ranks only plans with this order of additions, and the fallback is made with it.
         `passes.choosing.order_in_graph` checks the order on the scheduled graph of a plan.
         """
         if (device := self.constants) is not None:
             limits: dict[str, Any] = {"batches": self.batches, "order": self.order}
             for choice in ranked(self.gemm, device, reads_c=self.reads_c, **limits):
+                yield choice.plan
+        elif (figures := self.figures) is not None:
+            limits = {"batches": self.batches, "reads_c": self.reads_c}
+            for choice in ranked_by_figures(self.gemm, figures, MOST_BY_FIGURES, **limits):
                 yield choice.plan
         yield self.simple_plan
 

@@ -48,7 +48,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
     if request.target == "cpu" or empty or remembered(request) is not None:
         return
     _refuse_capture(stream)
-    if request.constants is None:
+    if request.constants is None and request.figures is None:
         return  # without a cost model there is only one plan, so there is nothing to measure
     with (
         opened(request, views) as bench,
@@ -69,7 +69,7 @@ def find_fastest(
     """Find the fastest plan for a request by measuring some of the candidates.
 
     Args:
-        request: the problem and the device, for which there is a cost model.
+        request: the problem and the device, for which there is a cost model or public figures.
         bench: starts plans and takes samples of their times.
         compile_all: compiles the kernels of some plans, in parallel.
         advance: reports progress.
@@ -91,14 +91,15 @@ def find_fastest(
         found = dict(zip(started, rounds.measure(started), strict=True))
         return [found.get(plan, inf) for plan in plans]
 
-    device = request.constants
-    assert device is not None
-    table = candidates(
-        request.gemm, device, batches=request.batches, reads_c=request.reads_c, tuning=True
-    )
-    # The plan that is used without tuning is measured too: tuning must not make a call slower.
-    first = islice(request.plans(), 1)
-    search(table, cost(table, device).total, device, measure, first=list(first))
+    if (device := request.constants) is None:
+        measure(list(request.plans()))
+    else:
+        table = candidates(
+            request.gemm, device, batches=request.batches, reads_c=request.reads_c, tuning=True
+        )
+        # The plan that is used without tuning is measured too: tuning must not make a call slower.
+        first = islice(request.plans(), 1)
+        search(table, cost(table, device).total, device, measure, first=list(first))
     if not rounds.seconds:
         raise CodegenError(
             f"no plan can be built for {request.target}; call matmul with one plan, as in "

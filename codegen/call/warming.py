@@ -19,7 +19,7 @@ from codegen.call import families
 from codegen.call.build import kernel_of, refuse
 from codegen.call.compile_workers import CompileWorkers
 from codegen.call.progress import Advance, progress
-from codegen.call.request import PlanRequest
+from codegen.call.request import EACH, PlanRequest
 from coordgraph import CodegenError, Gemm, LaunchError
 from coordgraph.validation import flag, whole
 from passes.choosing import Plan
@@ -190,14 +190,18 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
 
 
 def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
-    """Kernels for lowerings without a cost model, where a fixed rule chooses the plan of a size.
+    """Kernels for lowerings without a cost model: the most frequent ones for random sizes.
 
-    They are the most frequent kernels for random sizes in `ranges`, the most frequent first.
+    Public figures of the GPU or a fixed rule choose the plan of a size. The most frequent kernel is
+    the first. One of the kernels computes whole tiles in row-major order, which suits every size.
     """
     used: dict[Plan, int] = {}
     for m, n, k in draw_sizes(ranges, BY_RULE):
-        plan = replace(request, gemm=replace(request.gemm, m=m, n=n, k=k)).simple_plan
+        plan = next(replace(request, gemm=replace(request.gemm, m=m, n=n, k=k)).plans())
         kernel = replace(plan, workgroups=None)
         used[kernel] = used.get(kernel, 0) + 1
     most_used = sorted(used, key=lambda plan: -used[plan])
-    return KernelFamily(tuple(most_used[:count]), ranges=ranges)
+    kernels, whole_tiles = most_used[:count], [p for p in most_used if p.pipeline == EACH]
+    if whole_tiles and whole_tiles[0] not in kernels:
+        kernels[-1] = whole_tiles[0]
+    return KernelFamily(tuple(kernels), ranges=ranges)

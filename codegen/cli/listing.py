@@ -93,8 +93,9 @@ def explain(
 
     With the name of a pass: the graph before and after it, and its options. With --m, --n and --k:
     the best plans for that problem on a device, their predicted times term by term, and what bounds
-    the best one. For the CPU, for GPUs without wgmma, and for matrices whose rows are no multiples
-    of 16 bytes there is no cost model: a fixed rule chooses the plan, printed without times.
+    the best one. Times on a GPU that was not measured are estimates, and the output says so. For
+    the CPU, for other GPUs without wgmma than A100 (SXM), L40S and RTX 4090, and for matrices whose
+    rows are no multiples of 16 bytes, a fixed rule chooses the plan, printed without times.
 
     [bold]Examples[/]
 

@@ -19,7 +19,7 @@ MachineName = Annotated[
     typer.Option(
         "--machine",
         metavar="NAME",
-        help="The GPU by its name, full or short: H200, H100, A100, RTX 4090.",
+        help="The GPU by its name, full or short: H200, H100, A100, L40S, RTX 4090.",
         rich_help_panel=PROBLEM,
     ),
 ]

@@ -11,8 +11,10 @@ from coordgraph.tensors import dtype
 from passes.choosing.candidates import fallback
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.fixed_rules import instructions_plan
+from passes.choosing.gpu_figures import GpuFigures, figures_of
+from passes.choosing.mma_sync import covers
 from passes.choosing.plan import Plan
-from passes.lowering import WGMMA
+from passes.lowering import MMA_SYNC, WGMMA
 from passes.lowering.architectures import ARCHITECTURES
 
 __all__ = ["Chooser", "chooser_of", "modelled", "register_choosers"]
@@ -29,6 +31,12 @@ Model = Callable[[Gemm, str, int], Constants | None]
 The arguments are a problem, the name of a GPU and the GPU's number of SMs.
 """
 
+Figures = Callable[[Gemm, str, int], GpuFigures | None]
+"""Type: a function that returns the public figures of a GPU, None if none describe the problem.
+
+The arguments are those of `Model`.
+"""
+
 
 @dataclass(frozen=True)
 class Chooser:
@@ -39,10 +47,13 @@ class Chooser:
             if none of the plans that the cost model ranks can be built.
         model: returns the constants with which `passes.choosing.rank` ranks plans; None if the
             lowering has no cost model.
+        figures: returns the figures with which `passes.choosing.mma_sync.ranked` ranks plans, where
+            `model` returns None; None if the lowering has no such figures.
     """
 
     rule: Rule = instructions_plan
     model: Model | None = None
+    figures: Figures | None = None
 
 
 @cache
@@ -64,7 +75,18 @@ def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
     return constants_of(device, processors) if _has_code(gemm) else None
 
 
-_CHOOSERS = {WGMMA.instructions: Chooser(model=_wgmma)}
+def _mma_sync(gemm: Gemm, device: str, processors: int) -> GpuFigures | None:
+    """The figures of a GPU for kernels with mma.sync; None if it has no file.
+
+    The result is also None for problems that the model of these kernels does not describe.
+    """
+    return figures_of(device, processors) if covers(gemm) else None
+
+
+_CHOOSERS = {
+    WGMMA.instructions: Chooser(model=_wgmma),
+    MMA_SYNC.instructions: Chooser(figures=_mma_sync),
+}
 """The `Chooser` of each lowering, by the lowering's instructions (`Lowering.instructions`)."""
 
 

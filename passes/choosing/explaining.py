@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from coordgraph import Gemm
+from passes.choosing import mma_sync
 from passes.choosing.constants import Constants, constants_of
+from passes.choosing.gpu_figures import GpuFigures
 from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.plan_table import sizes
 from passes.choosing.ranking import Choice, choices, rank
 from passes.choosing.summation_order import SummationOrder
 
-__all__ = ["Explanation", "explain", "micros", "page"]
+__all__ = ["Explanation", "every_choice", "explain", "micros", "origin", "page"]
 
 SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster")
 """The terms of a predicted time whose sum is the total. The term `main` is the time of the main
@@ -47,7 +50,7 @@ class Explanation:
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device.
+        device: the constants of the device, or its public figures.
         choices: the best plans, the best first.
         rivals: (description, best plan) for each kind of schedule.
         reads_c: whether the epilogue reads C.
@@ -55,7 +58,7 @@ class Explanation:
     """
 
     problem: Gemm
-    device: Constants
+    device: Constants | GpuFigures
     choices: tuple[Choice, ...]
     rivals: tuple[tuple[str, Choice], ...]
     reads_c: bool = False
@@ -82,7 +85,7 @@ class Explanation:
             },
             "device": self.device.device,
             "estimated": self.device.estimated,
-            "source": self.device.source,
+            "source": origin(self.device),
             "heading": self.heading,
             "plans": [
                 {
@@ -118,9 +121,11 @@ class Explanation:
                 more = rival.seconds / best.seconds - 1
                 found.append(f"The best with {words}, {rival.plan}, would take {more:.1%} longer.")
         if self.device.estimated:
-            found.append(
-                f"The figures of {self.device.device} are an estimate: {self.device.source}."
-            )
+            name = self.device.device
+            found.append(f"Estimates, not measured on {name}. Figures: {origin(self.device)}.")
+            found.append(_advice(self.device))
+        elif isinstance(self.device, GpuFigures):
+            found.append(f"The figures of {self.device.device}: {origin(self.device)}.")
         else:
             # `source` is the command that fitted the constants, its files and, after a colon, the
             # number of measurements in these files, such as `15115 times, 2026-11-24`.
@@ -146,7 +151,7 @@ class Explanation:
 
 def explain(
     problem: Gemm,
-    device: Constants | None = None,
+    device: Constants | GpuFigures | None = None,
     count: int = 8,
     *,
     batches: int = 1,
@@ -157,7 +162,8 @@ def explain(
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device; None for those of the measured H200.
+        device: the constants of the device, or its public figures; None for the constants of the
+            measured H200.
         count: number of plans to list.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
@@ -166,14 +172,49 @@ def explain(
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
     kinds = len({schedule.name for schedule in chosen_schedules()})
-    for choice in choices(problem, device, batches=batches, reads_c=reads_c, order=order):
+    for choice in every_choice(problem, device, batches=batches, reads_c=reads_c, order=order):
         name = choice.plan.schedule.name
         rivals.setdefault(KINDS.get(name, name), choice)
         if len(rivals) == kinds:
             break
-    ranked = rank(problem, device, count, batches=batches, reads_c=reads_c, order=order)
+    if isinstance(device, GpuFigures):
+        ranked = mma_sync.ranked(problem, device, count, batches=batches, reads_c=reads_c)
+    else:
+        ranked = rank(problem, device, count, batches=batches, reads_c=reads_c, order=order)
     listed = tuple(islice((c for c in ranked if c.terms), count))
     return Explanation(problem, device, listed, tuple(rivals.items()), reads_c, batches)
+
+
+def every_choice(
+    problem: Gemm,
+    device: Constants | GpuFigures,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
+    order: SummationOrder | None = None,
+) -> Iterator[Choice]:
+    """Yield every candidate plan for a problem on a device, in the order of predicted times.
+
+    The arguments are those of `explain`. Figures of a GPU rank no plans of an order of additions.
+    """
+    if isinstance(device, GpuFigures):
+        return mma_sync.choices(problem, device, batches=batches, reads_c=reads_c)
+    return choices(problem, device, batches=batches, reads_c=reads_c, order=order)
+
+
+def origin(device: Constants | GpuFigures) -> str:
+    """A phrase that says where the constants or the figures of a device come from."""
+    return device.origin if isinstance(device, GpuFigures) else device.source
+
+
+def _advice(device: Constants | GpuFigures) -> str:
+    """A sentence that says how to replace estimates of a device by measurements."""
+    if isinstance(device, GpuFigures):
+        return (
+            "tune=True measures the plans of a size on this GPU; coordgraph calibrate measures "
+            "kernels with wgmma only."
+        )
+    return "Run coordgraph calibrate on this GPU to measure it."
 
 
 def _main(choice: Choice) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.choosing.constants import Constants
-from passes.choosing.kernel_shape import Shape, block
+from passes.choosing.kernel_shape import block
 from passes.choosing.plan_table import Column, Flag, Table
 
 __all__ = ["traffic_of"]
@@ -25,8 +25,39 @@ ROUNDS = 3
 these reads add to the bytes that pass through the L2 cache, and so evict more lines."""
 
 
+class Divided(Protocol):
+    """How plans divide the output into tiles; `Shape` and `MmaShape` implement it."""
+
+    @property
+    def tiles_m(self) -> Column:
+        """Number of output tiles of one product along m."""
+        ...
+
+    @property
+    def tiles_n(self) -> Column:
+        """Number of output tiles of one product along n."""
+        ...
+
+    @property
+    def tiles(self) -> Column:
+        """Number of output tiles of all products together."""
+        ...
+
+    @property
+    def depth(self) -> Column:
+        """Number of iterations of an output tile."""
+        ...
+
+
 def traffic_of(
-    t: Table, s: Shape, grid: Column, asked: Column, c: Constants, *, mixed: Flag, streams: Column
+    t: Table,
+    s: Divided,
+    grid: Column,
+    asked: Column,
+    l2_bytes: float,
+    *,
+    mixed: Flag,
+    streams: Column,
 ) -> Column:
     """Bytes of A and B that a launch reads from memory, given the reuse in the L2 cache.
 
@@ -38,7 +69,7 @@ def traffic_of(
         s: how tiles are divided.
         grid: number of resident workgroups.
         asked: bytes that all workgroups request from the L2 cache.
-        c: the constants of the device.
+        l2_bytes: bytes of the L2 cache.
         mixed: whether workgroups are at different k of their tiles at the same time.
         streams: number of iterations of all workgroups on tiles that may be divided along k.
     """
@@ -53,9 +84,9 @@ def traffic_of(
     bands = np.ceil(s.tiles_m / high)
     # B stays in the cache between two bands if A and B of one product fit in the cache. Other
     # products of a batch do not count: the bands of one product are computed one after another.
-    stays = c.l2_bytes >= (a + b) / t.l
+    stays = l2_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
-    stay = np.minimum(c.l2_bytes / wave, 1)
+    stay = np.minimum(l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
     (rows,) = mixed.nonzero()
     if len(rows):
@@ -64,9 +95,9 @@ def traffic_of(
         share = np.maximum(streams[rows] / grid[rows], 1)
         few = t.where(rows)
         shape = (s.tiles_m[rows], s.tiles_n[rows], s.depth[rows])
-        streamed = _streamed(few, *shape, a[rows], b[rows], asked[rows], share, c)
+        streamed = _streamed(few, *shape, a[rows], b[rows], asked[rows], share, l2_bytes)
         pieces = s.depth[rows] / share
-        together = _interleaved(pieces, a[rows] + b[rows], c)
+        together = _interleaved(pieces, a[rows] + b[rows], l2_bytes)
         streamed = np.where(few.interleaved, np.minimum(streamed, together), streamed)
         rest = found[rows]
         found[rows] = np.maximum(rest, part * streamed + (1 - part) * rest)
@@ -82,7 +113,7 @@ def _streamed(
     b: Column,
     asked: Column,
     share: Column,
-    c: Constants,
+    l2_bytes: float,
 ) -> Column:
     """Bytes of A and B read from memory if each workgroup has a contiguous range of iterations.
 
@@ -98,7 +129,7 @@ def _streamed(
         a, b: bytes of A and of B.
         asked: bytes that all workgroups request from the L2 cache.
         share: number of iterations of a workgroup.
-        c: the constants of the device.
+        l2_bytes: bytes of the L2 cache.
     """
     # `band`: distance, in the order of tiles, from a tile to the next tile of the same row.
     # `along_m`: distance to the next tile of the same column.
@@ -109,12 +140,12 @@ def _streamed(
     both = read = a + b
     most = np.maximum(asked, both)
     for _ in range(ROUNDS):
-        read = a * _reads(gaps_a, read / c.l2_bytes) + b * _reads(gaps_b, read / c.l2_bytes)
+        read = a * _reads(gaps_a, read / l2_bytes) + b * _reads(gaps_b, read / l2_bytes)
         read = np.minimum(np.maximum(read, both), most)
     return read
 
 
-def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
+def _interleaved(pieces: Column, both: Column, l2_bytes: float) -> Column:
     """Bytes of A and B read from memory if all workgroups stay at nearly the same k.
 
     Let f be the fractional part of `pieces`. Compared with even progress along k, a tile is ahead
@@ -125,10 +156,10 @@ def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
     Args:
         pieces: iterations of a tile divided by those of a share.
         both: bytes of A and B.
-        c: the constants of the device.
+        l2_bytes: bytes of the L2 cache.
     """
     over = pieces % 1
-    passed = (over * (1 - over) / pieces * both / c.l2_bytes) ** STEEP
+    passed = (over * (1 - over) / pieces * both / l2_bytes) ** STEEP
     return both * (1 + passed / (1 + passed))
 
 

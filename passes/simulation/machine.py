@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from passes.choosing.constants import Constants
+from passes.choosing.gpu_figures import GpuFigures, library_figures
+from passes.lowering.architectures import architecture_of
 
 __all__ = [
     "FOLDER",
@@ -137,6 +139,26 @@ class Machine:
             **figures,
         )
 
+    @classmethod
+    def public(cls, figures: GpuFigures) -> Machine:
+        """The model of a GPU without wgmma, from its public figures; all latencies are assumed.
+
+        Args:
+            figures: the figures of the GPU.
+        """
+        return cls(
+            name=figures.device,
+            architecture=figures.architecture,
+            processors=figures.processors,
+            source=f"{figures.source}; latencies are assumed",
+            clock=figures.clock,
+            flops_per_clock=figures.flops_per_clock,
+            shared_bytes=architecture_of(figures.architecture).shared_bytes,
+            l2_bytes=figures.kept_bytes,
+            l2_rate=figures.reached_l2_rate,
+            dram_rate=figures.reached_dram_rate,
+        )
+
 
 FOLDER = Path(__file__).with_name("machines")
 """Folder with one JSON file of fitted constants for each measured device."""
@@ -202,40 +224,12 @@ def _h100() -> Machine:
     )
 
 
-# NVIDIA A100 Tensor Core GPU Architecture (white paper, 2020), tables 4 and 5: 108 SMs, 1.41 GHz
-# boost, 2048 operations per cycle and SM for dense bf16 (312 TFLOP/s), 40 MB L2 cache that reads
-# 5120 bytes per cycle, 164 KB of shared memory per SM. Data sheet, 80 GB SXM: 2039 GB/s.
-# Assumed: 85 % of the bandwidth of memory and 70 % of that of the L2 cache can be reached, and all
-# latencies.
-_A100 = Machine(
-    name="NVIDIA A100-SXM4-80GB",
-    architecture="sm_80",
-    processors=108,
-    source="NVIDIA A100 white paper and data sheet; latencies are assumed",
-    clock=1.41e9,
-    flops_per_clock=2048,
-    shared_bytes=166912,
-    l2_bytes=0.7 * 40e6,
-    l2_rate=0.7 * 5120 * 1.41e9,
-    dram_rate=0.85 * 2.039e12,
-)
-# NVIDIA Ada GPU Architecture (white paper, 2022), appendix A: RTX 4090 with 128 SMs, 2.52 GHz
-# boost, 165.2 TFLOP/s of dense f16 with sums in f32 (512 operations per cycle and SM), 72 MB L2
-# cache, 1008 GB/s, 100 KB of shared memory per SM. Assumed: the L2 cache reads 2048 bytes per
-# cycle, 90 % of the bandwidth of memory can be reached, and all latencies.
-_RTX_4090 = Machine(
-    name="NVIDIA GeForce RTX 4090",
-    architecture="sm_89",
-    processors=128,
-    source="NVIDIA Ada white paper; the L2 cache's bandwidth and latencies are assumed",
-    clock=2.52e9,
-    flops_per_clock=512,
-    shared_bytes=101376,
-    l2_bytes=0.7 * 72e6,
-    l2_rate=0.7 * 2048 * 2.52e9,
-    dram_rate=0.9 * 1.008e12,
-)
 MACHINES: dict[str, Machine] = {
-    machine.name: machine for machine in (fitted_machine("NVIDIA H200"), _h100(), _A100, _RTX_4090)
+    machine.name: machine
+    for machine in (
+        fitted_machine("NVIDIA H200"),
+        _h100(),
+        *map(Machine.public, library_figures().values()),
+    )
 }
 """The modelled GPUs, by name. Functions with an argument `machine` also accept these names."""

@@ -145,6 +145,14 @@ def test_plans_are_searched(built: list[Plan]):
     assert steps[-1] == ("measuring the fastest again", len(found), MOST_MEASURED)
 
 
+def test_plans_ranked_by_public_figures_are_measured(built: list[Plan]):
+    older = replace(REQUEST, target="sm_80", device="NVIDIA A100-SXM4-80GB", processors=108)
+    found = tuning.find_fastest(older, Bench(), lambda plans: None)  # pyright: ignore[reportArgumentType]
+    assert built == list(older.plans())
+    assert found.keys() == {plan for plan in built if plan.tile[0] != 256}
+    assert len(found) > 4
+
+
 def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):
     bench = Bench(lambda plan: plan.cluster != (1, 1, 1))
     found = tuning.find_fastest(REQUEST, bench, lambda plans: None)  # pyright: ignore[reportArgumentType]

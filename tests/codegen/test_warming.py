@@ -124,7 +124,10 @@ def test_without_a_cost_model_the_kernels_of_the_rule_are_built(
     assert made.loss == 0.0
     request = replace(REQUEST, target="sm_80", device=older.name, processors=older.processors)
     assert request.constants is None
-    assert first(request) in {plan.kernel for plan in made.kernels}
+    kernels = {plan.kernel for plan in made.kernels}
+    assert first(request) in kernels
+    for m, n, k in ((256, 1024, 1024), (1024, 1024, 256), (900, 1024, 640)):
+        assert first(replace(request, gemm=replace(request.gemm, m=m, n=n, k=k))) in kernels
 
 
 def test_types_without_code_are_refused(fake: FakeDriver):

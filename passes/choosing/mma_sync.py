@@ -1,0 +1,114 @@
+"""Rank the plans of a problem for kernels with mma.sync, by public figures of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from coordgraph import Gemm
+from coordgraph.elements import dtype
+from passes.base import Pass
+from passes.choosing.fixed_rules import ROWS
+from passes.choosing.gpu_figures import GpuFigures
+from passes.choosing.mma_sync_model import MmaShape, cost
+from passes.choosing.operand_reads import OperandReads
+from passes.choosing.plan_table import Column, Flag, Table, extents
+from passes.choosing.ranking import Choice
+from passes.schedules.data_parallel import DataParallel
+from passes.schedules.stream_k import StreamK
+
+__all__ = ["TILES", "choices", "covers", "ranked"]
+
+TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
+"""Rows and columns of the output tiles that are tried."""
+SCHEDULES: tuple[Pass, ...] = (DataParallel(), StreamK(owner="last"))
+EACH, STREAMED = range(len(SCHEDULES))
+"""Positions in SCHEDULES. On an H200, two-tile Stream-K with mma.sync was measured to be at most
+1.2 % faster than Stream-K, and up to 9 % slower
+(`benchmarks/results/gemm-h200-sm_80-2026-11-21.json`)."""
+BANDS = (1, 8)
+"""Heights of the bands of output tiles that are tried; 1 visits tiles in row-major order."""
+LEAST_DEPTH = 4
+"""Smallest number of iterations of an output tile, and of a share of it, if it is divided along
+k."""
+MOST_PIECES = 16
+"""Largest number of workgroups among which an output tile is divided along k."""
+
+
+def covers(problem: Gemm) -> bool:
+    """Whether the model describes a problem: not groups, reductions of rows, or several sums."""
+    return not problem.grouped and not problem.row_reductions and problem.sums == 1
+
+
+def choices(
+    problem: Gemm, figures: GpuFigures, *, batches: int = 1, reads_c: bool = False
+) -> Iterator[Choice]:
+    """Yield every candidate plan for a problem, in the order of predicted times.
+
+    Args:
+        problem: a problem that `covers` accepts, with values for m, n and k.
+        figures: the figures of the GPU.
+        batches: number of products in a batch.
+        reads_c: whether the epilogue reads C.
+    """
+    table = _candidates(problem, figures, batches, reads_c)
+    found = cost(table, figures)
+    for row in np.argsort(found.total, kind="stable"):
+        terms = found.row(int(row))
+        yield Choice(table.plan(int(row)), terms.pop("total"), terms)
+
+
+@lru_cache(maxsize=256)
+def ranked(
+    problem: Gemm, figures: GpuFigures, count: int, *, batches: int = 1, reads_c: bool = False
+) -> tuple[Choice, ...]:
+    """The `count` plans for a problem with the shortest predicted times, the best first.
+
+    The arguments are those of `choices`.
+    """
+    found = choices(problem, figures, batches=batches, reads_c=reads_c)
+    return tuple(choice for choice, _ in zip(found, range(count), strict=False))
+
+
+def _candidates(problem: Gemm, figures: GpuFigures, batches: int, reads_c: bool) -> Table:
+    """The table of plans that may be chosen for a problem."""
+    kind, same = dtype(problem.dtype), extents(problem, batches)
+    operands = OperandReads.of(problem, same, reads_c=reads_c)
+    pieces = range(2, MOST_PIECES + 1)
+    grids = ((EACH, 0), (STREAMED, 0), *((STREAMED, piece) for piece in pieces))
+    rows = [(*tile, *grid, width) for tile, grid, width in product(TILES, grids, BANDS)]
+    tile_m, tile_n, schedule, piece, width = np.array(rows, np.float64).T
+    same |= {
+        **{"turned_a": problem.transpose_a, "turned_b": problem.transpose_b},
+        **{"in_bytes": kind.bytes, "out_bytes": dtype(problem.out_dtype or problem.dtype).bytes},
+        **{"c_bytes": operands.element_bytes, "operand_bytes": operands.total_bytes},
+        **{"tile_k": kind.row // ROWS, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "turns": 1},
+    }
+    columns = {name: np.full(len(rows), float(value)) for name, value in same.items()}
+    columns |= {"tile_m": tile_m, "tile_n": tile_n, "schedule": schedule, "width": width}
+    table = Table(**columns, workgroups=np.zeros(len(rows)), schedules=SCHEDULES)
+    shape = MmaShape.of(table, figures)
+    slots = figures.processors * shape.resident
+    grid = np.where(schedule == EACH, 0, np.where(piece > 0, piece * shape.tiles, slots))
+    table.workgroups[:] = grid
+    return table.where(_suits(table, shape, slots, piece))
+
+
+def _suits(t: Table, s: MmaShape, slots: Column, piece: Column) -> Flag:
+    """For each plan, whether it fits the GPU and the problem.
+
+    Args:
+        t: problems and plans.
+        s: how tiles are divided.
+        slots: number of workgroups that the GPU runs at the same time.
+        piece: number of workgroups that share each tile, or 0.
+    """
+    pieces = np.where(piece > 0, piece, np.maximum(slots / np.maximum(s.tiles, 1), 1))
+    deep = (s.depth >= LEAST_DEPTH) & (s.depth >= LEAST_DEPTH * pieces) & (pieces <= MOST_PIECES)
+    streams = deep & np.where(piece > 0, piece * s.tiles <= slots, s.tiles % slots != 0)
+    suits = np.where(t.schedule == STREAMED, streams, True)
+    bands = (t.width == 1) | ((s.tiles_m > t.width) & (s.tiles_n > 2))
+    return s.fits & suits & bands
