@@ -285,7 +285,8 @@ class CudaWalker(TableWalker):
             return
         if size not in (1, 2, 4):
             raise CodegenError(
-                f"a synchronous copy moves {size} bytes; lower it to copies of 1, 2, 4 or {WIDEST_COPY} bytes"
+                f"a synchronous copy moves {size} bytes; lower it to copies of 1, 2, 4 or "
+                f"{WIDEST_COPY} bytes"
             )
         value = self.ptx.load_or_zero(source, 8 * size, inside)
         self.builder.store(value, target, align=size)
