@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from codegen.targets.cpu import host_build
+from codegen.targets.cpu.code import host_code
 from codegen.toolchain import find_ptxas
 from tests.support.golden import Golden
 from tests.support.ptxas import HAS_WHEEL
@@ -58,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # 700 new objects, spends a sixth of the time of the tests on walking them.
     gc.set_threshold(100_000, 20, 100)
     Slow.updating = bool(config.getoption("--update-golden"))
-    Slow.collected = config.getoption("markexpr") != "not slow"
+    Slow.collected = "not slow" not in config.getoption("markexpr")
     # pytest-xdist copies the options to its workers, so the seed is set before they start.
     if config.getoption("--sample-seed") is None:
         config.option.sample_seed = datetime.now(UTC).date().isoformat()
@@ -116,9 +120,19 @@ def frozen() -> Iterator[None]:
     gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    """Make frozen objects collectable again; otherwise extension modules report leaks at exit."""
-    gc.unfreeze()
+# Objects that are still frozen at exit would be reported as leaks of extension modules. pytest
+# collects garbage several times before it exits, so nothing is unfrozen earlier.
+atexit.register(gc.unfreeze)
+
+
+@pytest.fixture(autouse=True)
+def optimised_less(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile CPU kernels at a low level of LLVM's optimisation, but at the highest in slow tests.
+
+    It saves a quarter of the CPU time of tests/codegen/cpu.
+    """
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr(host_build, "host_code", partial(host_code, quick=True))
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ def python(script: str, stdin: str = "") -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_first_call_imports_the_implementation():
     calls = "".join(f"print(graph.{method})\n" for method in METHODS)
     made = "from coordgraph.frontend import Gemm\ngraph = Gemm('f32').graph((16, 16, 16))\n"

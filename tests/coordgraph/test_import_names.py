@@ -12,7 +12,6 @@ import pytest
 
 from codegen.cli.doctor import Finding, import_name
 from coordgraph import import_names
-from tests.support.sampling import quick_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,13 +38,14 @@ def package(folder: Path, name: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_nothing_is_in_the_way_here():
     assert [import_names.hiding_file(name) for name in import_names.NAMES] == [None] * 3
     assert import_names.hidden() is None
     assert [import_name(name).status for name in import_names.NAMES] == ["ok"] * 3
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a folder", "a module"])
 def test_passes_of_the_user(tmp_path: Path, kind: str):
     if kind == "a folder":

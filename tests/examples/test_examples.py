@@ -117,7 +117,7 @@ def test_they_verify_and_their_text_reads_back(step: Pass):
     assert Pipeline.parse(",".join(graph.log)).passes == (step,)
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @every_example
 def test_the_interpreter_agrees_with_numpy_under_every_scheduler(step: Pass):
     graph = scheduled(step)

@@ -149,7 +149,7 @@ def test_streams_balance_across_groups():
     assert len({segment.tile for segment in found.of(0)}) > 1
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
@@ -240,6 +240,7 @@ def test_what_is_deferred():
     assert (known["tiles_m"], known["dp_waves"], known["sk_tiles"]) == (6, 1, 7)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name))
@@ -335,7 +336,7 @@ def test_refusals():
         StreamK()(StreamK()(problem))
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
 def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
     """The checks accept a grid that a tile order rounds up to more workgroups than tiles."""

@@ -313,6 +313,7 @@ def test_ragged_tiles(m: int, n: int, sizes: list[int], workgroups: int):
     check(made, sizes, workgroups, m=m, n=n, schedule=Shuffled(m))
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(group_sizes.filter(any), st.integers(1, 9))
 def test_numbers_for_sizes(sizes: list[int], workgroups: int):

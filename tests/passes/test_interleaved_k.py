@@ -56,6 +56,7 @@ def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
     )
 
 
+@pytest.mark.slow
 @given(few, few, st.integers(1, 60), st.integers(1, 24))
 # One tile in many pieces.
 @example(1, 1, 60, 7)

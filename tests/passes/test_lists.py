@@ -181,6 +181,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str):
     settings(max_examples=6)(given(lists, st.integers(1, 30))(on))()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
     """Stream-K gives all busy workgroups equally many iterations, except the last of them.
@@ -216,7 +217,7 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
     assert {s.role for s in found.segments} == {"whole"}
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
@@ -254,6 +255,7 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     on()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", cover(0, [*STREAMS[:9], PARTLY[0]], kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))

@@ -113,6 +113,7 @@ def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> Kerne
     return step(Gemm("f32").graph(TILE))
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 30),
     st.integers(1, 30),
@@ -273,7 +274,7 @@ def test_compiled_kernels_compute_the_same(name: str, order: Pass):
         assert np.array_equal(kernel(a, b), a @ b)
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     cover(0, [(steps,) for steps in FOUND], lambda case: words(case[0])),
@@ -286,7 +287,7 @@ def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
     assert re.findall(r"\b(?:div|rem)\.\w+", kernel.ptx) == []
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "order"),
     cover(

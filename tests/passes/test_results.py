@@ -65,7 +65,7 @@ def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: An
     return result.d
 
 
-@quick_cases(5)
+@quick_cases(3)
 @pytest.mark.parametrize(("name", "corner"), covering(10, SCHEDULES, CORNERS))
 def test_the_result_is_the_reference_at_corners(name: str, corner: str):
     graph, problem = symbolic(name), CORNERS[corner]

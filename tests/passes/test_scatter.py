@@ -100,6 +100,7 @@ def test_the_result_whoever_runs_first(name: str, problem: Problem, seed: int, k
     run(symbolic(name), problem, Shuffled(seed) if kind == "shuffled" else SCHEDULERS[kind]())
 
 
+@pytest.mark.slow
 @given(st.sampled_from(EVERY), deep())
 @settings(max_examples=10)
 def test_graphs_of_numbers(name: str, problem: Problem):

@@ -14,6 +14,7 @@ from coordgraph.interpreter import SCHEDULERS, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
 from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters, symbolic
 from tests.passes.test_results import run
+from tests.support.sampling import quick_cases
 
 FIRST, LAST = "stream-k{reduction=tree}", "stream-k{owner=last,reduction=tree}"
 TWO_TILE = "two-tile-stream-k{reduction=tree}"
@@ -63,6 +64,7 @@ def deep(draw: st.DrawFn) -> Problem:
     return m, n, draw(st.integers(1, 160)), draw(st.integers(1, 45))
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep())
 @settings(max_examples=60)
@@ -106,6 +108,7 @@ def test_waiting_for_higher_numbers(name: str, problem: Problem, seed: int, kind
     run(symbolic(name), problem, Shuffled(seed) if kind == "shuffled" else SCHEDULERS[kind]())
 
 
+@pytest.mark.slow
 @given(st.sampled_from(EVERY), deep())
 @settings(max_examples=10)
 def test_graphs_of_numbers(name: str, problem: Problem):

@@ -63,7 +63,7 @@ def test_the_cache_evicts_what_was_not_asked_for_longest(
     assert found.compulsory_bytes <= found.read_bytes <= found.asked_bytes
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize("size", [WHOLE, RAGGED], ids=["whole", "ragged"])
 @pytest.mark.parametrize("pipeline", PIPELINES + OTHERS)
 def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
@@ -91,7 +91,7 @@ def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
         assert between == sorted(between, reverse=True)
 
 
-@quick_cases(8)
+@quick_cases(2)
 @pytest.mark.parametrize("pipeline", [*PIPELINES, OTHERS[2]])
 def test_workgroups_advance_in_step(pipeline: str):
     """If all workgroups are resident, the simulation advances all of them by one k tile at a time.

@@ -58,6 +58,7 @@ def test_layers_are_n_and_k():
             parse_layer(text)
 
 
+@pytest.mark.slow
 def test_predictions_are_printed_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -77,6 +77,7 @@ def test_mistakes_are_explained(words: list[str], why: str, capsys: pytest.Captu
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_counting_needs_no_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

@@ -35,6 +35,7 @@ def test_options():
     assert [str(plan) for plan in options.plans] == ["128x128x64 stream-k"]
 
 
+@pytest.mark.slow
 def test_the_best_of_every_family_is_measured_too():
     found = Shape("", 2048, 2304, 8192)
     problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)

@@ -222,6 +222,7 @@ class Cuda:
             yield {**row, "seconds": {"median": median}, "tflops": 5.0}
 
 
+@pytest.mark.slow
 def test_what_is_measured_goes_with_what_is_modelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

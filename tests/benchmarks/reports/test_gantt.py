@@ -62,6 +62,7 @@ def test_simulated_and_measured_launches_divide_the_work_alike():
         assert sum(event[4] for event in ours) == 162 * 64
 
 
+@pytest.mark.slow
 def test_charts_are_drawn_from_files_of_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -11,6 +11,7 @@ import pytest
 from tests.benchmarks.reports.made_up import record, row
 
 
+@pytest.mark.slow
 def test_plots_of_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -40,6 +40,7 @@ def test_it_follows_from_the_type_and_the_extents(
     assert macro_tile(Gemm(kind, m=m, n=n).graph().coordinates) == tile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bf16", pytest.param("i8", marks=pytest.mark.slow)])
 def test_every_command_has_the_one_of_python(kind: str):
     layout = LAYOUT.get(kind, ())

@@ -13,6 +13,7 @@ from tests.codegen.cli.commands import coordgraph
 FILES = ["layer.cubin", "layer.h", "layer.c", "example.cpp", "Makefile", "launch.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
 def test_a_plan_with_a_grid(tmp_path: Path):
     """Without an argument for the grid, an exported launch has the plan's number of workgroups."""

@@ -12,7 +12,6 @@ from codegen.cli.options import Problem
 from codegen.cli.products import Products
 from codegen.cli.run import run
 from tests.codegen.cli.commands import coordgraph
-from tests.support.sampling import quick_cases
 
 QUICK = ("--dtype", "f32", "-t", "cpu", "--tile", "16x16x16", "--repeat", "1", "--check")
 BATCH = ("--m", "40", "--n", "33", "--k", "50", "--batches", "3")
@@ -30,7 +29,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "products"),
     [
@@ -80,7 +79,7 @@ def test_the_report_of_groups():
     assert "passed" in done.out
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 def test_no_depth(target: str):
     words = ("--m", "20", "--n", "9", "--k", "0", *QUICK, "-t", target)

@@ -33,6 +33,7 @@ def test_a_folder_gets_every_picture(tmp_path: Path):
     assert (folder / "tiles.svg").read_text("utf-8").count("<rect") > 20
 
 
+@pytest.mark.slow
 def test_a_measured_timeline_is_read(tmp_path: Path):
     events = tmp_path / "events.json"
     options = (*SIZES, "-s", "stream-k")
@@ -43,6 +44,7 @@ def test_a_measured_timeline_is_read(tmp_path: Path):
     assert found["output"] is None
 
 
+@pytest.mark.slow
 def test_a_chrome_trace_is_recognised(tmp_path: Path):
     events = tmp_path / "timeline.json"
     events.write_text(json.dumps({"traceEvents": [], "displayTimeUnit": "ns"}))
@@ -52,7 +54,7 @@ def test_a_chrome_trace_is_recognised(tmp_path: Path):
     assert "'coordgraph trace --events FILE'" in done.err
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
@@ -75,6 +77,7 @@ def test_a_timeline_of_another_launch_is_refused(
     assert not page.exists()
 
 
+@pytest.mark.slow
 def test_advice_names_the_simulated_time(tmp_path: Path):
     events = tmp_path / "events.json"
     launch = ("--m", "2304", "--n", "2304", "--k", "4096", "-s", "data-parallel")
@@ -101,6 +104,7 @@ def test_a_malformed_timeline_is_refused(tmp_path: Path, text: str):
     assert not page.exists()
 
 
+@pytest.mark.slow
 def test_the_page_is_printed_on_stdout():
     done = coordgraph("report", *SIZES, "-s", "data-parallel", "-o", "-")
     assert done.out.startswith("<!doctype html>")

@@ -68,6 +68,7 @@ def test_a_run_in_json(tmp_path: Path):
         assert Path(path).read_text().startswith("graph TD")
 
 
+@pytest.mark.slow
 def test_a_run_of_the_plan_that_is_chosen():
     words = ("--m", "300", "--n", "200", "--k", "100", "--dtype", "f32")
     chosen = explain(300, 200, 100, "f32", device="cpu").best.plan
@@ -81,6 +82,7 @@ def test_a_run_of_the_plan_that_is_chosen():
     assert slow.json["plan"] == str(explain(40, 33, 50, "f32", device="cpu").best.plan)
 
 
+@pytest.mark.slow
 def test_compile_chooses_for_the_gpu_that_was_measured(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("codegen.targets.nvptx.driver.unavailable", lambda: "the test says so")
     for transposed in ((), ("--transpose-b",)):
@@ -90,6 +92,7 @@ def test_compile_chooses_for_the_gpu_that_was_measured(monkeypatch: pytest.Monke
         assert found["plan"] == str(best.plan)
 
 
+@pytest.mark.slow
 def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
     here = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, 0)
     monkeypatch.setattr(driver, "unavailable", lambda: None)
@@ -118,7 +121,7 @@ def test_a_run_of_a_plan(fixed: tuple[str, ...]):
     assert coordgraph(*words, "-s", "stream-k", "--json").json["plan"] is None
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [("512", "511", "513"), ("64", "64", "64")])
 def test_what_is_explained_can_be_run(size: tuple[str, ...]):
     """The plan that `explain` prints can be passed to `run`, also for sizes that TMA cannot
@@ -135,6 +138,7 @@ def test_what_is_explained_can_be_run(size: tuple[str, ...]):
     assert ("mma.sync" in found["code"]["ptx"]) == (not by_boxes)
 
 
+@pytest.mark.slow
 def test_a_plan_is_compiled_with_its_cluster():
     words = ("compile", "-t", "sm_90a", "-e", "ptx", "--json", "--plan")
     alone, two = (
@@ -271,6 +275,7 @@ def test_several_texts_need_a_folder_or_json():
     assert set(coordgraph(*words, "--json").json["code"]) == {"ptx", "index"}
 
 
+@pytest.mark.slow
 def test_compile_for_the_host_prints_assembly():
     done = coordgraph("compile", "-t", "cpu", "--tile", "16x16x16", "--dtype", "f32", "-e", "asm")
     assert done.code == 0
@@ -298,6 +303,7 @@ def test_the_doctor_tries_what_is_here():
     assert {"numpy", "sympy", "llvmlite"} <= {entry["name"] for entry in found["packages"]}
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
     def broken() -> str:
         raise RuntimeError("out of order")
@@ -350,6 +356,7 @@ def test_the_doctor_tries_the_kernel_cache(monkeypatch: pytest.MonkeyPatch, tmp_
     )
 
 
+@pytest.mark.slow
 def test_the_doctor_asks_the_registry_of_architectures(monkeypatch: pytest.MonkeyPatch):
     class Own(MmaSync):
         instructions = "mma.sync.own"

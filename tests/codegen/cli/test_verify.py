@@ -104,6 +104,7 @@ def test_a_file_takes_sizes():
     assert all(launch.startswith("m=20, ") for launch in done.json["launches"])
 
 
+@pytest.mark.slow
 def test_batches_and_extents_are_those_of_run():
     batch = coordgraph("verify", "-s", "stream-k", *TILE, "--batches", "5", "--json")
     assert batch.code == ExitCode.OK

@@ -312,7 +312,7 @@ LONG = """
 """
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_one_long_workgroup(threads: int):

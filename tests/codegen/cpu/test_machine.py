@@ -42,6 +42,7 @@ def test_f16_needs_instructions(monkeypatch: pytest.MonkeyPatch):
             HostKernel(StreamK()(gemm.graph(TILE)))
 
 
+@pytest.mark.slow
 def test_code_for_aarch64():
     """Code for AArch64 waits by a hint instruction, and multiplies by vector instructions."""
     host_machine()  # this call initialises LLVM's targets

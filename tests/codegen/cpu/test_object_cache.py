@@ -115,6 +115,7 @@ def test_what_is_damaged_is_made_again(
     assert made(monkeypatch).from_cache
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_the_cache_is_off(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
     for _ in range(2):
@@ -124,6 +125,7 @@ def test_nothing_is_kept_where_the_cache_is_off(folder: Path, monkeypatch: pytes
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_reports_say_where_the_code_comes_from(monkeypatch: pytest.MonkeyPatch):
     words = ("compile", "-t", "cpu", "--tile", "32x32x16", "--dtype", "f32", "--json")
     found = []

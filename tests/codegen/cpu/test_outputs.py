@@ -156,6 +156,7 @@ def test_groups_along_k_have_a_matrix_of_every_output():
     check((d, plain), plain_and_relu, {}, sums)
 
 
+@pytest.mark.slow
 def test_a_list_of_products_has_a_matrix_of_every_output():
     gemm = Gemm("f32", epilogue=plain_and_relu, grouped=True, group_axis="mnk")
     graph = Pipeline.parse("stream-k{workgroups=5}")(gemm.graph((16, 16, 16)))

@@ -33,6 +33,7 @@ WAITING = [
 ]
 
 
+@quick_cases(3)
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERY_SCHEDULE)
 def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str, times: int):

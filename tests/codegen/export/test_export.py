@@ -184,6 +184,7 @@ def launched_by_python(
     return fake
 
 
+@pytest.mark.slow
 def test_problems_are_named(tmp_path: Path):
     found, _ = exported("stream-k", tmp_path)
     library = Library(found)
@@ -212,7 +213,7 @@ def test_problems_are_named(tmp_path: Path):
     assert library.recorded.maps == 0, "nothing is launched for a D without elements"
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "runs", "fails", "architecture"),
     [
@@ -239,6 +240,7 @@ def test_a_gpu_of_another_architecture_is_named(
         )
 
 
+@pytest.mark.slow
 def test_strides_of_a_batch_are_checked(tmp_path: Path):
     """Exported functions refuse batch strides that TMA refuses, or that make matrices of D overlap.
 
@@ -260,6 +262,7 @@ def test_strides_of_a_batch_are_checked(tmp_path: Path):
         assert text in (library.problem(bad) or "")
 
 
+@pytest.mark.slow
 def test_the_workspace_is_cleared_whole(tmp_path: Path):
     found, _ = exported("stream-k", tmp_path)
     library = Library(found)
@@ -273,6 +276,7 @@ def test_the_workspace_is_cleared_whole(tmp_path: Path):
     assert (library.recorded.cleared, library.recorded.bytes) == (WORKSPACE, size)
 
 
+@pytest.mark.slow
 def test_code_for_any_alignment_has_no_alignment_checks(tmp_path: Path):
     found, _ = exported("data-parallel", tmp_path, alignment=1)
     library = Library(found)
@@ -293,6 +297,7 @@ def test_the_example_compiles(name: str, tmp_path: Path):
               compiler="c++")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_program_in_the_guide_compiles(tmp_path: Path):
     found, _ = exported("data-parallel", tmp_path)
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "deploy.md").read_text("utf-8")

@@ -96,6 +96,7 @@ def test_vmap_is_one_product(jax: Any, make: Make, axes: Any):
     assert str(jax.make_jaxpr(jax.vmap(matmul, axes))(a, b)).count("coordgraph_matmul") == 1
 
 
+@pytest.mark.slow
 def test_second_derivatives(jax: Any, make: Make):
     from codegen.jax import matmul
 
@@ -108,6 +109,7 @@ def test_second_derivatives(jax: Any, make: Make):
     same(of_gradient(matmul), of_gradient(jax.numpy.matmul))
 
 
+@pytest.mark.slow
 def test_the_result_may_have_another_type(jax: Any, make: Make):
     from codegen.jax import matmul
 
@@ -119,6 +121,7 @@ def test_the_result_may_have_another_type(jax: Any, make: Make):
     assert gradient.dtype == a.dtype
 
 
+@pytest.mark.slow
 def test_an_epilogue_is_part_of_the_traced_program(jax: Any, make: Make):
     from codegen.jax import matmul
 

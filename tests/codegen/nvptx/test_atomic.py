@@ -72,7 +72,7 @@ def sums(made: Configuration) -> tuple[object, ...]:
 every_kernel = pytest.mark.parametrize("configuration", cover(0, KERNELS, sums), ids=str)
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @every_kernel
 def test_it_is_assembled(configuration: Configuration):
@@ -119,6 +119,7 @@ def test_all_have_added_before_one_says_so(configuration: Configuration):
     assert isinstance(found[2], If)
 
 
+@quick_cases(2)
 @every_kernel
 def test_every_sum_is_added_and_cleared(configuration: Configuration):
     """Sums are added with vector atomics where the architecture has them (sm_90, PTX 8.1), then

@@ -61,7 +61,7 @@ def program(
     )
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "kind", "vectors"),
@@ -144,6 +144,7 @@ def test_tables_are_not_read_along_k(schedule: Pass):
     assert ptx.count("ld.shared.b32") == 3
 
 
+@pytest.mark.slow
 def test_boxes_of_one_matrix():
     """A TMA box never crosses from one matrix to the next; groups of rows may begin at any row."""
     batch = program(PERSISTENT, (128, 256, 64), "batch", lowering=LowerToHopper(), vectors=WIDE)
@@ -169,6 +170,7 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
     assert len(group.lowered.control.of_kind(Tabulate)) == 1
 
 
+@pytest.mark.slow
 def test_what_the_host_need_not_know():
     """Values that the device computes from group offsets are not passed as kernel arguments.
 
@@ -252,6 +254,7 @@ def test_a_call_of_a_batch(fake_driver: FakeDriver):
         made(a, b, out=matrices(5, 256, 512, D_AT, stride=8))
 
 
+@pytest.mark.slow
 def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
     made = kernel(PERSISTENT, "batch", "sm_90a")
     a, b, d = (

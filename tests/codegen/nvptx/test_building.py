@@ -182,6 +182,7 @@ def test_what_always_spills_is_refused_every_time(fake_driver: FakeDriver, folde
     assert not entries(folder)
 
 
+@pytest.mark.slow
 def test_edges_from_elsewhere_are_not_kept(fake_driver: FakeDriver, folder: Path):
     foreign = DataParallel()(LastRowFirst()(Gemm().graph((128, 128, 64))))
     for _ in range(2):
@@ -259,6 +260,7 @@ def test_a_kernel_says_why_a_better_lowering_declined(gemm: Any, tile: Any, reas
     assert codegen.compile(scheduled, "sm_90").lowering_notes == ()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     lowering = LowerToHopper(stages=2)
     made = kernel(DataParallel(), lowering=lowering)

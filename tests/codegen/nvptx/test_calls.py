@@ -212,6 +212,7 @@ def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
     assert len([x for x in fake_driver.encoded if x.shape == (M, N)]) == ("D" in boxes)
 
 
+@pytest.mark.slow
 def test_each_shape_of_box_has_a_map_of_its_own(fake_driver: FakeDriver):
     made = kernel(HeterogeneousTiles(small_n=16), target="sm_90a")
     count_arguments(made, fake_driver)
@@ -308,6 +309,7 @@ def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: R
     assert len(fake_driver.cleared) == len(wanted)
 
 
+@pytest.mark.slow
 def test_the_stream_of_a_thread_is_not_that_of_another(fake_driver: FakeDriver):
     made = kernel(StreamK())
     count_arguments(made, fake_driver)
@@ -339,6 +341,7 @@ def test_a_workspace_grows(fake_driver: FakeDriver):
     assert eight == again != four
 
 
+@pytest.mark.slow
 def test_workgroups_that_need_each_other_are_launched_together(fake_driver: FakeDriver):
     waiting, free = kernel(StreamK()), kernel(TwoTileStreamK(owner="last"))
     assert (waiting.waits, free.waits) == ("higher", "lower")

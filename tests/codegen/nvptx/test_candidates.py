@@ -16,7 +16,7 @@ from coordgraph import Gemm
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import Slow, chosen, quick_cases
+from tests.support.sampling import Slow, chosen
 
 SIZES = (2048, 2304, 8192), (320, 1736, 6592)
 LAYOUTS = {"nn": (False, False), "nt": (False, True)}
@@ -83,7 +83,7 @@ def test_what_is_assembled_are_candidates():
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(("layout", "text"), chosen((LARGEST[3], LARGEST[7]), LARGEST))
 def test_the_largest_of_a_family_are_assembled(layout: str, text: str):

@@ -119,6 +119,7 @@ def test_every_epilogue_assembles(target: str, case: Case):
     assert_clean(report)
 
 
+@pytest.mark.slow
 def test_what_an_operand_lacks_is_loaded_once():
     """A broadcast operand is loaded once for all elements of D that share its value.
 
@@ -153,6 +154,7 @@ def test_an_operand_that_is_not_given_is_not_read():
     assert not any(op.sources for op in kernel.lowered.control.of_kind(ApplyFragment))
 
 
+@pytest.mark.slow
 def test_results_of_16_bits_may_be_approximate_and_others_not():
     for out, fast in (("bf16", True), ("f32", False)):
         ptx = compiled(BIAS, "sm_80", dtype="bf16", out_dtype=out).ptx

@@ -116,7 +116,7 @@ def test_kernels_are_not_exported(tmp_path: Path):
         export(kernel, tmp_path)
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["scatter", "atomic", "turnstile", "tree"])
 def test_reductions_assemble_and_keep_memory_order(reduction: Any):
     gemm = cg.Gemm("f16", epilogue=geglu, transpose_b=True)

@@ -40,7 +40,7 @@ def lowered(
     return LowerToHopper(**options)(schedule(gemm.graph(tile=tile)))
 
 
-@quick_cases(5)
+@quick_cases(2)
 @every_tile
 @pytest.mark.parametrize("parts", ["stacked", "interleaved"])
 def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: dict[str, Any]):
@@ -81,7 +81,7 @@ def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: di
     assert len(seen) == tile[1]
 
 
-@quick_cases(7)
+@quick_cases(3)
 @every_tile
 @every_layout
 def test_rows_of_a_box_are_adjacent_in_b(

@@ -78,7 +78,7 @@ def program(
 # Tests that assemble kernels with ptxas.
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
@@ -119,7 +119,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str], ...] = (
 )
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "reads_c"),
@@ -137,6 +137,7 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
 # Tests of lowered graphs.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "vectors"),
     chosen((("nt", PAIRS),), product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])),
@@ -316,6 +317,7 @@ def test_boxes():
     assert made.ptx.index("griddepcontrol.wait") < made.ptx.index("ld.global")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", chosen(("nt",), LAYOUTS))
 def test_which_layouts_tma_loads(layout: str):
     """TMA cannot load a layout in which groups divide the contiguous axis.
@@ -335,6 +337,7 @@ def test_which_layouts_tma_loads(layout: str):
         codegen.compile(graph(LAST, (128, 128, 64), layout), "sm_90a", lowering=LowerToHopper())
 
 
+@pytest.mark.slow
 def test_tables_are_not_read_along_k():
     """A kernel reads the tables of groups once for each tile, not in the loop over k."""
     for schedule in (PERSISTENT, LAST):

@@ -144,6 +144,7 @@ def test_each_shape_is_lowered_as_if_alone(
     ]
 
 
+@quick_cases(3)
 @every_pair
 def test_stages_begin_where_they_do_for_the_largest_tile(step: Pass, large: Shape, small: Shape):
     graph = together(step, large, small).coordinates
@@ -215,7 +216,7 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
     return bool(this.values(node.condition, at))
 
 
-@quick_cases(5)
+@quick_cases(2)
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
@@ -258,7 +259,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
     assert sizes == {2 * 64 * (128 + 256), 2 * 64 * (64 + 64)}
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("step", chosen((MMA, WGMMA), (MMA, WGMMA, TURNS)), ids=str)
 def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
@@ -312,7 +313,7 @@ def test_what_is_refused(step: Pass, large: Shape, small: Shape, why: str):
 # Tests of the data that a launch needs: tensor maps and shared memory.
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "of_b", "of_d"),
     [

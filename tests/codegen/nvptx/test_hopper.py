@@ -83,7 +83,7 @@ def test_roles_share_the_schedule_but_not_the_work():
     assert not any(isinstance(op, CopyBox) for op in used)
 
 
-@quick_cases(13)
+@quick_cases(5)
 @every_shape
 def test_registers_go_from_the_producer_to_the_consumers(configuration: Configuration):
     """The producer gives registers to the consumers by setmaxnreg.
@@ -318,6 +318,7 @@ def test_instructions_are_as_wide_as_can_be(tile: tuple[int, int, int], wide: in
     assert (this.wide, this.beside) == (wide, beside)
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("configuration", WRITTEN, ids=str)
 def test_the_text_reads_back(configuration: Configuration):
     graph = lowered(configuration).graph

@@ -178,7 +178,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     assert (2 * place == swizzled(2 * slot * high * wide + inside, 2 * wide)).all()
 
 
-@quick_cases(5)
+@quick_cases(2)
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
     """Only kernels for groups of rows can store a box of D by threads, row by row, or by TMA.

@@ -176,7 +176,7 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     return memory, read
 
 
-@quick_cases(13)
+@quick_cases(5)
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_each_element_is_brought_once_to_all_that_need_it(
@@ -319,7 +319,7 @@ def test_boxes_outside_are_not_waited_for(configuration: Configuration, tensor: 
         assert np.array_equal(found, number * wide + first < ends)
 
 
-@quick_cases(10)
+@quick_cases(4)
 @every_configuration
 def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuration):
     this = lowered(configuration)

@@ -190,6 +190,7 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
             assert (received(this, copied, read, its, slot) == sent).all()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize("configuration", ADDED, ids=str)
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
     """The thread that adds an element to an atomic sum also reads that element and clears it.
@@ -244,6 +245,7 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
             assert first % 4 == 0
 
 
+@quick_cases(8)
 @pytest.mark.parametrize(
     "configuration",
     [c for c in (*PIECES, *TURNS, *SUMS, *ADDED) if c.consumers == "cooperative"],

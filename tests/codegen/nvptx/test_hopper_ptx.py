@@ -58,6 +58,7 @@ def test_nothing_lives_in_local_memory(configuration: Configuration):
     assert ".local" not in ptx(configuration)
 
 
+@quick_cases(2)
 @every_kernel
 def test_copies_are_those_of_the_graph(configuration: Configuration):
     this, text = lowered(configuration), ptx(configuration)

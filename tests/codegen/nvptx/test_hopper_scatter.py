@@ -88,7 +88,7 @@ whole tiles, and shares of the tiles that several workgroups compute.
 """
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",

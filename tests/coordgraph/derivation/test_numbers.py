@@ -138,6 +138,7 @@ def lowered(pipeline: str, target: str) -> KernelGraph:
     return LOWERINGS[target](Pipeline.parse(pipeline)(gemm.graph(tile)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.sampled_from(["stream-k", "two-tile-stream-k", "data-parallel"]),

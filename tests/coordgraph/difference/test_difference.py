@@ -46,6 +46,7 @@ def test_a_reader_sees_what_changed(before: str, after: str, name: str, golden: 
     golden(scheduled(before).diff(scheduled(after)).text(), f"coordgraph/difference/{name}.txt")
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.sampled_from(ORDERED))
 def test_a_graph_equals_itself_read_from_text(case: tuple[str, str]):

@@ -279,6 +279,7 @@ def test_expressions_have_operators_of_c(expr, text):
     assert to_c(expr(index_symbol("a"), size_symbol("b"))) == text
 
 
+@pytest.mark.slow
 def test_nested_selects_are_proved_once(monkeypatch: pytest.MonkeyPatch):
     """A proof in one branch of a select is not repeated in the other branch.
 

@@ -58,6 +58,7 @@ def test_operands_are_bound_by_name():
     assert np.array_equal(codegen.compile(read, target="cpu")(a, b, workgroups=1), a @ b)
 
 
+@pytest.mark.slow
 def test_generated_code_is_the_same():
     graph = Pipeline.parse("stream-k")(Gemm("bf16").graph((128, 128, 32)))
     first, second = (

@@ -28,6 +28,7 @@ def evidence(graph: KernelGraph) -> Evidence:
     return Evidence(graph, LIMITS["default"])
 
 
+@pytest.mark.slow
 def test_launches_with_too_many_tiles_are_left_out():
     graph = with_rows("300*m")
     found = evidence(graph)

@@ -59,7 +59,7 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
         assert shape.consumers[0] == division.team, (tile, m, n, k)
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
 def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
@@ -133,7 +133,7 @@ def test_clusters_that_are_resident():
     assert H200.slots(np.array(counts, float)).tolist() == [132, 66, 30, 15]
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
 def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
@@ -163,6 +163,7 @@ def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [11, pytest.param(3, marks=pytest.mark.slow)])
 def test_streamed_candidates_can_be_lowered(every: int):
     """Candidates of the Stream-K family can be lowered; a sample of them is tested.

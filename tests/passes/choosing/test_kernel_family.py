@@ -59,6 +59,7 @@ def test_rows_of_the_familys_kernels_are_found(family: KernelFamily):
     assert held > 10
 
 
+@pytest.mark.slow
 def test_a_limited_choice_is_the_best_of_the_familys_plans(family: KernelFamily):
     kernels = {plan.kernel for plan in family.kernels}
     for m, n, k in SIZES:
@@ -70,6 +71,7 @@ def test_a_limited_choice_is_the_best_of_the_familys_plans(family: KernelFamily)
             assert limited[0].seconds == pytest.approx(known[0].seconds, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_limited_choices(family: KernelFamily):
     losses = losses_of(family, PROBLEM, DEVICE, SIZES)
     assert losses.shape == (20, len(SIZES))

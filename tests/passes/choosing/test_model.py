@@ -32,7 +32,7 @@ def lowering_of(plan: Plan) -> LowerToHopper:
     return plan.lowering
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
     known = tilings()
@@ -58,6 +58,7 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         assert shape.workgroups[0] == prod(cluster)
 
 
+@pytest.mark.slow
 def test_small_tiles_are_counted_as_the_lowering_divides_them():
     """The cost model divides small tiles as the lowering does, with the macro tiles' warpgroups."""
     problem, teams = Gemm("bf16", m=3000, n=5000, k=1000, transpose_b=True), set[tuple[int, int]]()

@@ -70,6 +70,7 @@ def test_few_columns_and_deep_k_get_segments():
     assert pinned_order(groups, "wgmma", UNIT).segments == 1
 
 
+@pytest.mark.slow
 def test_predictions_are_shares_of_the_default_speed():
     whole, *_ = predict(problem(4096, 4096), UNIT)
     assert isinstance(whole, Prediction)
@@ -90,6 +91,7 @@ def test_every_ranked_plan_adds_in_the_order(n: int, k: int, m: int):
         assert why_not(order, choice.plan, size) is None, choice.plan
 
 
+@pytest.mark.slow
 def test_plans_for_two_segments_differ_in_tile_and_not_in_order():
     size = problem(1024, 4096, 300)
     order = two_segments(4096)

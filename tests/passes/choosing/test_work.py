@@ -187,7 +187,7 @@ QUICKLY_COUNTED = {text for text in COUNTED if "splits=" not in text}
 """Schedules in the file of counters whose work takes less than a second to enumerate."""
 
 
-@quick_cases(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("text", chosen(QUICKLY_COUNTED, COUNTED))
 def test_single_precision_is_exact_up_to_its_limit(text: str):
     counter = derived()[text]
@@ -205,6 +205,7 @@ def test_the_number_of_workgroups_is_the_plan_s():
         WorkCounter.derive(StreamK(workgroups=5))
 
 
+@pytest.mark.slow
 def test_rows_that_are_alike_are_counted_once():
     """Counts of a plan depend neither on the plan's row in a table nor on the other plans in it."""
     problem = Gemm("bf16", m=1000, n=3000, k=640)

@@ -63,6 +63,7 @@ def test_overlapping_events_are_counted_once():
     assert nanoseconds == {"multiply": 40, "epilogue": 20, "launch": 10, "gap": 10, "tail": 120}
 
 
+@pytest.mark.slow
 def test_tiles_outside_d_do_not_count_as_multiplying():
     """A report shows the time of output tiles outside D as such, not as time for multiplying.
 
@@ -84,6 +85,7 @@ def test_tiles_outside_d_do_not_count_as_multiplying():
     )
 
 
+@pytest.mark.slow
 def test_the_first_view_names_the_limit_of_multiplying():
     sizes = {"m": 2304, "n": 2304, "k": 4096}
     found = make_report(Subject(scheduled(StreamK()), sizes)).data
@@ -131,6 +133,7 @@ def test_alternatives_are_simulations(data_parallel: HtmlReport):
     assert any(a["option"] == "--plan" for a in found.values())
 
 
+@pytest.mark.slow
 def test_nothing_is_advised_that_is_slower():
     graph = scheduled(DataParallel(), (128, 256, 64))
     found = make_report(Subject(graph, {"m": 8192, "n": 8448, "k": 8192})).data["headline"]
@@ -196,6 +199,7 @@ def test_measured_rows_are_those_of_the_simulation():
     assert measured["processors"] == [[(5 * slot + 3) % 132] for slot in range(132)]
 
 
+@pytest.mark.slow
 def test_a_measured_cluster_is_one_row():
     """Both CTAs of a cluster record events; the page shows those of the CTA with rank 0."""
     graph = scheduled(StreamK(workgroups=66), (256, 128, 64))
@@ -354,6 +358,7 @@ def test_a_refuted_check_is_shown_with_its_counterexample():
     assert wrong[0]["counterexamples"][0]["problem"]
 
 
+@pytest.mark.slow
 def test_pictures_are_svg_documents(data_parallel: HtmlReport, tmp_path: Path):
     found = data_parallel.pictures()
     assert {"time", "tiles", "timeline-simulated", "pass-1-coordinates"} == set(found)
