@@ -232,7 +232,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
         tensor = getattr(op, "tensor", None)
         named = (tensor,) if tensor is not None else ()
         if isinstance(op, Epilogue):
-            named = (op.output, *op.operands, *op.stores)
+            named = ((op.output,) * op.function.stores_d) + (*op.operands, *op.stores)
             yield from _epilogue(graph, op, position)
         for tensor in named:
             if all(t.name != tensor for t in graph.tensors):
@@ -261,7 +261,12 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
 
 
 def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
-    """Check that an `Epilogue` operation has the function, operands and outputs of the problem."""
+    """Check that an `Epilogue` operation has the function, operands and outputs of the problem.
+
+    If D is not stored, it is no tensor, but still a dimension, which numbers its elements.
+    """
+    if not op.function.stores_d and op.output not in graph.coordinates:
+        yield f"{op.kind} (operation {position}): there is no dimension '{op.output}'"
     if op.function != graph.gemm.epilogue:
         yield (
             f"{op.kind} (operation {position}): its function is not the epilogue of the problem; "

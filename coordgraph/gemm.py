@@ -203,6 +203,14 @@ class GemmProblem:
         return tuple(name for name, output in self.outputs.items() if output.reduce)
 
     @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the tensors that the kernel stores: D, then the epilogue's other outputs.
+
+        D is left out if the epilogue does not store it.
+        """
+        return (*("D",) * self.epilogue.stores_d, *self.outputs)
+
+    @property
     def sums(self) -> int:
         """The number of sums of products that the epilogue has; B's columns have as many parts."""
         return len(self.epilogue.sums)
@@ -226,10 +234,11 @@ class GemmProblem:
     def matrices(self) -> tuple[str, ...]:
         """The names of the tensors with rows and columns: A, B, then some operands, D, outputs.
 
-        An operand of the epilogue, or an output besides D, is left out if it is no matrix.
+        An operand of the epilogue, or an output besides D, is left out if it is no matrix, and D is
+        left out if the epilogue does not store it.
         """
         axes = self.axes
-        names = ("A", "B", *self.operands, "D", *self.outputs)
+        names = ("A", "B", *self.operands, *self.stored)
         return tuple(x for x in names if len(axes[x]) == len("mn") and "t" not in axes[x])
 
     @property
@@ -336,6 +345,7 @@ class GemmProblem:
         The stride is the number of elements from one matrix to the next.
         """
         apart = self.batched_tensors if self.batched else ""
+        apart = apart if self.epilogue.stores_d else apart.replace("D", "")
         return (
             *apart,
             *(x for x in self.leading_dimensions if self.is_apart(x) and x not in apart),

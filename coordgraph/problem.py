@@ -140,7 +140,8 @@ def _matrices(
         ("A", Role.INPUT),
         ("B", Role.INPUT),
         *((name, _role(operand)) for name, operand in gemm.operands.items()),
-        *((name, Role.OUTPUT) for name in ("D", *gemm.outputs)),
+        ("D", Role.OUTPUT if gemm.epilogue.stores_d else None),
+        *((name, Role.OUTPUT) for name in gemm.outputs),
     ):
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
         table = next((t for t, of in gemm.tables_of_rows.items() if of == name), "")
@@ -354,7 +355,7 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
             stores=tuple(gemm.outputs),
             store_tiles=tiles_of(gemm.outputs),
         ),
-        StoreTile("D", tile("D")),
+        *((StoreTile("D", tile("D")),) if gemm.epilogue.stores_d else ()),
     )
     if gemm.grouped:
         # Load the entries of tables that indices of tile elements and the bounds of the k loop

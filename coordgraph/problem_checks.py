@@ -211,6 +211,9 @@ def check_epilogue(gemm: Problem) -> None:
                 "element per group) or '' (one element)"
             )
     _check_outputs(gemm, function, out)
+    if not function.stores_d:
+        _check_unstored(gemm)
+        return
     kind, sums = function.kinds(gemm.accumulator, out).result, dtype(gemm.accumulator)
     if kind not in (sums.name, "f32", *QUANTIZED):
         raise VerifyError(
@@ -254,6 +257,20 @@ def _check_outputs(gemm: Problem, function: EpilogueFunction, out: str) -> None:
                 f"Gemm: the epilogue {function.name} returns {kind} for the output "
                 f"'{output.name}', which cannot be stored as {stored}; convert the value with "
                 f"ep.cast(value, to='{stored.accumulator}')"
+            )
+
+
+def _check_unstored(gemm: Problem) -> None:
+    """Check that a problem whose epilogue does not store D needs no address of an element of D."""
+    for field, given in (
+        ("scattered_rows=True", TARGETS in gemm.tables_of_rows),
+        ("group_axis=mnk", gemm.diagonal),
+    ):
+        if given:
+            raise VerifyError(
+                f"Gemm: the epilogue {gemm.epilogue.name} does not store D, which {field} does not "
+                "allow, because it says where rows of D are stored; return a value for D, or leave "
+                f"{field} out"
             )
 
 

@@ -8,6 +8,7 @@ from math import prod
 from sympy import Expr, Integer
 
 from coordgraph.coordinates.dimensions import (
+    Linear,
     SubDimension,
     User,
 )
@@ -55,23 +56,31 @@ def element_type(gemm: GemmProblem, tensor: str) -> str:
 
 
 def add_tensor(
-    gemm: GemmProblem, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
+    gemm: GemmProblem,
+    e: KernelEditor,
+    name: str,
+    shape: list[Expr],
+    role: Role | None,
+    transposed: bool,
 ) -> None:
     """Add a tensor argument, and the edge from its axes and the product's number to its offsets.
 
     An axis that an epilogue operand lacks has no dimension, so the operand's offset does not depend
     on it: the operand is broadcast along that axis.
 
+    If the epilogue does not store D, D is no tensor. It still has its axes, along which operands,
+    outputs and the accumulator are cut into tiles, and a dimension that numbers its elements.
+
     Args:
         gemm: the problem.
         e: the editor.
         name: the tensor's name.
         shape: extents of the tensor's axes, in elements, rows first.
-        role: what the kernel uses the tensor for.
+        role: what the kernel uses the tensor for; None for a D that is not stored.
         transposed: whether the tensor is stored as its transpose.
     """
     kind = element_type(gemm, name)
-    if gemm.diagonal and shape:
+    if gemm.diagonal and shape and role is not None:
         elements, order = e.parameters[elements_of(name)].symbol, (1, 0) if transposed else (0, 1)
         e.tensors += (Tensor(name, kind, (elements,), role),)
         below = ("group", *(f"{name}.{i}" for i in order))
@@ -99,8 +108,10 @@ def add_tensor(
             given = (stride, *stored)
         outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
         size = ((count - 1) * stride + size).expand()
-    e.tensors += (Tensor(name, kind, outer or (Integer(1),), role, given),)
-    _connect(e, name, size.expand(), shape, Split((name,), axes, strides) if axes else None)
+    if role is not None:
+        e.tensors += (Tensor(name, kind, outer or (Integer(1),), role, given),)
+    whole = Split((name,), axes, strides) if axes else None
+    _connect(e, name, size.expand(), shape, whole, role is not None)
 
 
 def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -108,7 +119,14 @@ def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(prod(shape[i + 1 :], start=Integer(1)) for i in range(len(shape)))
 
 
-def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: Edge | None) -> None:
+def _connect(
+    e: KernelEditor,
+    name: str,
+    size: Expr,
+    shape: list[Expr],
+    whole: Edge | None,
+    stored: bool = True,
+) -> None:
     """Add the dimensions of a tensor's element offset and of its axes, and the edge between them.
 
     Args:
@@ -118,8 +136,10 @@ def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: E
         shape: extents of the tensor's axes, in elements.
         whole: the edge between the offset and the axes; None for a tensor of a single element,
             which has no axes.
+        stored: whether the tensor is in memory; False only for a D that is not stored.
     """
-    e.coordinates.add(User(name, size, tensor=name))
+    numbers = User(name, size, tensor=name)
+    e.coordinates.add(numbers if stored else Linear(name, size, note="elements; not stored"))
     for i, extent in enumerate(shape):
         e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
     if whole is not None:

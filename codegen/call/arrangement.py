@@ -204,8 +204,11 @@ class Arrangement:
         )
 
     def _as_given(self, found: Any, given: Any) -> Any:
-        """An output as the call returns it: the caller's array, or the kernel's new array."""
-        if given is not None:
+        """An output as the call returns it: the caller's array, or the kernel's new array.
+
+        None, the result for a D that is not stored, is returned unchanged.
+        """
+        if given is not None or found is None:
             return given
         if self.turned:
             return library(found).transposed(found)

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from codegen.call.arrays import row_major
-from codegen.call.outputs import outputs_of
 from codegen.call.request import PlanRequest
 from codegen.call.views import TensorView, label
 from codegen.kernel import Kernel
@@ -74,7 +73,7 @@ def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any
     """
     if gemm.epilogue == ALPHA_BETA:
         return {}
-    others = ("A", "B", *outputs_of(gemm))
+    others = ("A", "B", *gemm.stored)
     arrays = {label(name): view for name, view in views.items() if name not in others}
     return {**dict.fromkeys((one.name for one in gemm.epilogue.scalars), 1), **arrays}
 

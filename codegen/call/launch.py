@@ -64,6 +64,12 @@ def first_launch(
             "excludes; leave out one of them"
         )
     call = describe(arrays, beta=beta, **options)
+    function = call.request.gemm.epilogue
+    if tune and not function.stores_d:
+        raise LaunchError(
+            f"tune=True compares D between plans, but the epilogue {function.name} does not store "
+            "it; leave out tune"
+        )
     a, b, c, out = (arrays[name] for name in "ABCD")
     operands = {LABELS.get(name, name): array for name, array in list(arrays.items())[4:]}
     operands |= numbers or {}

@@ -113,6 +113,7 @@ def matmul(
         D. If the epilogue has outputs besides D, a tuple: D, then these outputs in the order of
         their declaration. Arrays are made for outputs that the call does not pass. An output that
         reduces rows has one element for each row of D; an output that reduces all of D has no axes.
+        If the epilogue does not store D, None takes its place.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do

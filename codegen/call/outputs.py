@@ -1,8 +1,11 @@
-"""The arrays that a call of a kernel returns: D, or D and all other outputs of the epilogue."""
+"""The arrays that a call of a kernel returns: D, or D and all other outputs of the epilogue.
+
+If the epilogue does not store D, None takes its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ from coordgraph.epilogue import EpilogueFunction
 from coordgraph.epilogue.reduction import IDENTITIES
 from coordgraph.gemm import GemmProblem
 
-__all__ = ["finished", "outputs_of", "returned", "written"]
+__all__ = ["finished", "returned", "written"]
 
 
 def _logsumexp(functions: Any, parts: Any) -> Any:
@@ -33,15 +36,10 @@ results of all rows, along the last axis. Its arguments are the module with the 
 array's library, and the array."""
 
 
-def outputs_of(gemm: GemmProblem) -> tuple[str, ...]:
-    """The names of all tensors that a kernel writes for its caller; D comes first."""
-    return "D", *gemm.outputs
-
-
 def written(
     gemm: GemmProblem, out: Any, others: Mapping[str, Any], new: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """The arrays of all outputs by tensor, D first.
+    """The arrays of all outputs that the kernel stores, by tensor, D first.
 
     Args:
         gemm: the problem.
@@ -50,15 +48,19 @@ def written(
         new: makes an array for an output that the call leaves out.
     """
     given = {"D": out, **others}
-    return {
-        name: new(name) if given.get(name) is None else given[name] for name in outputs_of(gemm)
-    }
+    return {name: new(name) if given.get(name) is None else given[name] for name in gemm.stored}
 
 
-def returned(arrays: Iterable[Any]) -> Any:
-    """What a call returns: D, or the tuple (D, other outputs in the order of declaration)."""
-    found: Any = tuple(arrays)
-    return found if len(found) > 1 else found[0]
+def returned(gemm: GemmProblem, arrays: Mapping[str, Any]) -> Any:
+    """What a call returns: D, or the tuple (D, other outputs in the order of declaration).
+
+    Args:
+        gemm: the problem.
+        arrays: the arrays of all outputs that the kernel stores, by tensor. If D is not among them,
+            the first element of the tuple is None.
+    """
+    others = tuple(arrays[name] for name in gemm.outputs)
+    return (arrays.get("D"), *others) if others else arrays["D"]
 
 
 def finished(function: EpilogueFunction, found: Any, stream: Any = None) -> Any:
@@ -66,7 +68,7 @@ def finished(function: EpilogueFunction, found: Any, stream: Any = None) -> Any:
 
     A kernel stores one result for each row of each macro tile. The array's own library reduces
     them, on the stream of the launch. The result of this function is what the call returns: D, or a
-    tuple of D and other outputs.
+    tuple of D (None if it is not stored) and other outputs.
 
     Args:
         function: the epilogue.

@@ -85,7 +85,7 @@ def verify(
     refuted by a counterexample. --json lists the launches of each check.
 
     Nothing is launched. The checks are: sizes (edges and tensors fit together), cover (every
-    iteration is done once, and every element of D is stored once), fix-up (every wait has its
+    iteration is done once, and every output element is stored once), fix-up (every wait has its
     signal, and partial sums are not lost), progress (no workgroup waits for ever) and bounds (no
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel.

@@ -30,8 +30,14 @@ def refuse(gemm: GemmProblem) -> None:
 
     Raises:
         CodegenError: the problem has groups, whose extents the kernel reads from device memory, or
-            an epilogue of several sums.
+            an epilogue of several sums, or one that does not store D.
     """
+    if not gemm.epilogue.stores_d:
+        raise CodegenError(
+            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported: it does not store "
+            "D, and exported launchers take the address of D; return a value for D, or launch this "
+            "kernel from Python"
+        )
     if gemm.sums > 1:
         raise CodegenError(
             f"kernels of the epilogue {gemm.epilogue.name} cannot be exported: it computes an "

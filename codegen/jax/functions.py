@@ -143,6 +143,11 @@ def _with_epilogue(
             f"epilogue = {epilogue!r} is not a traced epilogue; make one from a function with "
             "@coordgraph.epilogue.epilogue(…)"
         )
+    if not epilogue.stores_d:
+        raise LaunchError(
+            f"the epilogue {epilogue.name} does not store D, which matmul of JAX returns; return a "
+            "value for D"
+        )
     scalars = {operand.name for operand in epilogue.scalars}
     numbers = {name: value for name, value in operands.items() if name in scalars}
     for name, value in numbers.items():

@@ -75,7 +75,7 @@ class InterpretedKernel(Kernel):
         check_call(self.graph, views, scalars=given.scalars)
         if writes_nothing(sizes):
             make = partial(new_output, self.graph, sizes=sizes)
-            return returned(written(self.graph.gemm, out, given.outputs, make).values())
+            return returned(self.graph.gemm, written(self.graph.gemm, out, given.outputs, make))
         if lacks_depth(sizes):
             a, b = zeros_of_depth(self.graph, sizes)
             given = of_depth(self.graph.gemm, given)
@@ -98,7 +98,8 @@ class InterpretedKernel(Kernel):
         found = {"D": (result.d, result.written)}
         found |= {n: (x, result.stored[n]) for n, x in result.outputs.items()}
         given_arrays = {"D": out, **given.outputs}
-        return returned(_stored(*found[n], given_arrays.get(n)) for n in found)
+        stored = {n: _stored(*found[n], given_arrays.get(n)) for n in self.graph.gemm.stored}
+        return returned(self.graph.gemm, stored)
 
 
 def _stored(found: Array, mask: Array, array: Array | None) -> Array:

@@ -7,8 +7,9 @@ y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
 The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients,
-fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap. Calls in eager mode
-on plain tensors give the same results without PyTorch's dispatcher (`codegen.torch.direct`).
+fake kernels, and rules for autocast; all but `grouped_mm` and `cross_entropy` have rules for vmap.
+Calls in eager mode on plain tensors give the same results without PyTorch's dispatcher
+(`codegen.torch.direct`).
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 
@@ -23,6 +24,7 @@ if find_spec("torch") is None:
         name="torch",
     )
 
+from codegen.torch.cross_entropy import cross_entropy
 from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from codegen.torch.gated import gated, swiglu
 from codegen.torch.mode import use_kernels
@@ -37,6 +39,7 @@ __all__ = [
     "SwiGLU",
     "addmm",
     "bmm",
+    "cross_entropy",
     "gated",
     "grouped_mm",
     "linear",

@@ -11,7 +11,7 @@ from codegen.torch.host import on_host
 from coordgraph.epilogue import EpilogueFunction, epilogue
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["has_rows", "launch", "multiply", "multiply_and_add", "multiply_groups"]
+__all__ = ["has_rows", "launch", "multiply", "multiply_and_add", "multiply_groups", "readable"]
 
 
 @epilogue(bias="n")
@@ -32,7 +32,7 @@ def multiply(
     """`alpha·A·B` of matrices, or of batches of equally many matrices, as a new tensor."""
     if not a.is_cuda:
         return launch(a, b, alpha=alpha, invariant=invariant)
-    a, b = _readable(a, by_rows=invariant), _readable(b)
+    a, b = readable(a, by_rows=invariant), readable(b)
     return matmul(a, b, alpha=alpha, invariant=invariant)
 
 
@@ -62,7 +62,7 @@ def multiply_and_add(
         if alpha == beta == 1:
             if not a.is_cuda:
                 return launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
-            a, b = _readable(a, by_rows=invariant), _readable(b)
+            a, b = readable(a, by_rows=invariant), readable(b)
             return matmul(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
         factors: Any = {"alpha": alpha, "beta": beta, "invariant": invariant}
         return launch(a, b, epilogue=add_scaled_bias, bias=bias, **factors)
@@ -119,7 +119,7 @@ def launch(
     Returns:
         D.
     """
-    a, b = _readable(a, by_rows=invariant), _readable(b)
+    a, b = readable(a, by_rows=invariant), readable(b)
     options: Any = {"alpha": alpha, "beta": beta, "invariant": invariant, "epilogue": epilogue}
     if a.is_cuda:
         found = matmul(a, b, out=out, **options, **operands)
@@ -132,7 +132,7 @@ def launch(
     return d
 
 
-def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
+def readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     """The tensor, or a contiguous copy if kernels cannot read its strides.
 
     Kernels read row-major matrices and transposes of row-major matrices. Rows may have gaps between

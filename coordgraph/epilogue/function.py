@@ -9,7 +9,7 @@ from typing import Any
 
 from coordgraph.epilogue.emitter import Emitter
 from coordgraph.epilogue.kinds import Kinds, kinds_of, value_kind
-from coordgraph.epilogue.operand import ACCUMULATOR, Operand, sum_named
+from coordgraph.epilogue.operand import ACCUMULATOR, NOT_STORED, Operand, sum_named
 from coordgraph.epilogue.operation import NUMPY_KINDS, Array, emitted
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import line_of
@@ -30,10 +30,12 @@ class EpilogueFunction:
         operands: the arguments of the function other than sums.
         steps: the operations in order. Step i computes the value `%i` from sums, operands, earlier
             values and numbers.
-        result: the name of the value that is converted to D's type and stored.
+        result: the name of the value that is converted to D's type and stored; the name of the
+            first sum if D is not stored.
         outputs: the outputs besides D, each with the name of its value.
         sums: the names of the sums of products: `acc`, or the names of several sums, one for each
             part of B's columns, as in `silu(gate) * up`.
+        stores_d: whether D is stored. If it is not, the outputs are all that the function computes.
     """
 
     name: str
@@ -42,6 +44,7 @@ class EpilogueFunction:
     result: Argument
     outputs: tuple[Output, ...] = ()
     sums: tuple[str, ...] = (ACCUMULATOR,)
+    stores_d: bool = True
 
     def __post_init__(self) -> None:
         names = [o.name for o in self.operands]
@@ -77,11 +80,27 @@ class EpilogueFunction:
                     f"{' nor '.join(self.sums)}, nor an operand, nor a step such as %0; return one "
                     "of them"
                 )
+        self._check_result()
         used = frozenset[str]().union(*map(self.needs, self._stored))
         if unused := [name for name in names if name not in used]:
             result = "no output depends" if self.outputs else "its result does not depend"
             raise VerifyError(
                 f"epilogue {self.name}: {result} on the operand {unused[0]}; remove the operand"
+            )
+
+    def _check_result(self) -> None:
+        """Check that a function that does not store D has outputs, and a sum as its result."""
+        if self.stores_d:
+            return
+        if not self.outputs:
+            raise VerifyError(
+                f"epilogue {self.name} stores nothing: it has neither D nor other outputs; return "
+                'a value for D, or declare an output, as in total=output("m", reduce="sum")'
+            )
+        if self.result != self.sums[0]:
+            raise VerifyError(
+                f"epilogue {self.name} does not store D, but has the result {self.result} for it; "
+                f"give {self.sums[0]}"
             )
 
     def _check_sums(self) -> None:
@@ -107,7 +126,8 @@ class EpilogueFunction:
     def text(self) -> str:
         """The text form of the function: `f(bias: n) { %0 = add(acc, bias); %0 }`."""
         several = self.sums if len(self.sums) > 1 else ()
-        return line_of(self.name, self.operands, self.steps, self.result, self.outputs, several)
+        result = self.result if self.stores_d else NOT_STORED
+        return line_of(self.name, self.operands, self.steps, result, self.outputs, several)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.text()}>"
@@ -348,7 +368,8 @@ class EpilogueFunction:
         used = {a for step in steps for a in step.arguments} | {top, *(o.value for o in stored)}
         operands = tuple(o for o in self.operands if o.name in used)
         sums = self.sums if base is None else (ACCUMULATOR,)
-        return EpilogueFunction(self.name, operands, tuple(steps), top, stored, sums)
+        stores = self.stores_d or not outputs
+        return EpilogueFunction(self.name, operands, tuple(steps), top, stored, sums, stores)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,15 @@ from keyword import iskeyword
 from coordgraph.errors import VerifyError
 from coordgraph.tensors import dtype
 
-__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "check_name", "operand", "sum_named"]
+__all__ = [
+    "ACCUMULATOR",
+    "COORDINATES",
+    "NOT_STORED",
+    "Operand",
+    "check_name",
+    "operand",
+    "sum_named",
+]
 
 ACCUMULATOR = "acc"
 """The name by which an epilogue function refers to the sum of products of an element of D."""
@@ -17,6 +25,8 @@ SUM = "sum"
 NUMBERS = ("true", "false", "inf", "nan")
 """Words that the text form of an epilogue reads as numbers, so that operands cannot have these
 names."""
+NOT_STORED = "none"
+"""The text form of D's value if D is not stored."""
 COORDINATES = "lmn"
 """The coordinates of an element of D, in order: l is the number of the product in a batch or group,
 m the row, n the column."""
@@ -136,6 +146,11 @@ def check_name(name: str, what: str, example: str = "bias") -> None:
     if name in NUMBERS:
         raise VerifyError(
             f"{what} {name}: the text of an epilogue reads {name} as a number; rename the {what}"
+        )
+    if name == NOT_STORED:
+        raise VerifyError(
+            f"{what} {name}: the text of an epilogue has {name} as D's value if D is not stored; "
+            f"rename the {what}"
         )
     if name == "self":
         raise VerifyError(f"{what} self: a call cannot pass self= by name; rename the {what}")

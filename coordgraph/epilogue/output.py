@@ -102,7 +102,8 @@ def output(axes: str = "mn", dtype: str = "", *, reduce: str = "") -> Output:
     The decorated function returns a tuple: the value of D, then the value of every declared output,
     in the order of the declarations. A kernel call returns its arrays in the same order, as
     `d, pre = kernel(a, b)` for a function that ends with `return gelu(x), x`, so that function and
-    call read alike.
+    call read alike. If the value of D is None, as in `return None, x`, the kernel does not store
+    D, and a call returns None in its place.
 
     Args:
         axes: the coordinates of D that the output has: `mn`, one element for every element of D;

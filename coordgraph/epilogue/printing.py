@@ -23,7 +23,8 @@ def line_of(
 
     Outputs besides D are declared behind an arrow, and their values follow that of D:
     `f(bias: n) -> pre: mn bf16 { %0 = add(acc, bias); %1 = relu(%0); %1, %0 }`. `sums` are the
-    names of the sums of products if the function has several: `f(gate: sum, up: sum, …)`.
+    names of the sums of products if the function has several: `f(gate: sum, up: sum, …)`. The
+    value of D is `none` if D is not stored.
     """
     declared = ", ".join([*map(sum_named, sums), *(o.text() for o in operands)])
     stored = f" -> {', '.join(o.text() for o in outputs)}" if outputs else ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from coordgraph.epilogue.function import EpilogueFunction
-from coordgraph.epilogue.operand import ACCUMULATOR, SUM, Operand
+from coordgraph.epilogue.operand import ACCUMULATOR, NOT_STORED, SUM, Operand
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import plain
 from coordgraph.epilogue.values import Argument, Constant, Step, known
@@ -65,7 +65,9 @@ def parse_function(text: str) -> EpilogueFunction:
     stored = tuple(
         Output.parse(part.strip(), value) for part, value in zip(outputs, values, strict=True)
     )
-    return EpilogueFunction(name, named, tuple(steps), result, stored, sums or (ACCUMULATOR,))
+    sums, stores_d = sums or (ACCUMULATOR,), result != NOT_STORED
+    result = result if stores_d else sums[0]
+    return EpilogueFunction(name, named, tuple(steps), result, stored, sums, stores_d)
 
 
 def _step(operation: str, inside: str) -> Step:
@@ -101,7 +103,7 @@ def _argument(text: str) -> Argument:
 def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str]:
     """The epilogue as C-like statements, of which the last assigns the result to `acc`.
 
-    Outputs besides D are stored before that assignment.
+    Outputs besides D are stored before that assignment, which is left out if D is not stored.
 
     Args:
         function: the epilogue.
@@ -111,7 +113,8 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
     uses: dict[str, int] = {}
     read = [argument for step in function.steps for argument in step.arguments]
     if function.outputs:
-        read += (function.result, *(o.value for o in function.outputs))
+        read += (function.result,) if function.stores_d else ()
+        read += (o.value for o in function.outputs)
     for argument in read:
         if isinstance(argument, str):
             uses[argument] = uses.get(argument, 0) + 1
@@ -134,6 +137,8 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
         for value in (_bare(shown(o.value)),)
     ]
     result, sums = shown(function.result), shown(ACCUMULATOR)
+    if not function.stores_d:
+        return [*lines, *stores]
     if result == sums and not lines:
         return stores
     return [*lines, *stores, f"{sums} = {_bare(result)};"]

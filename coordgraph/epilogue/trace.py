@@ -33,7 +33,8 @@ def epilogue(
             the operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)`
             to declare further properties. `output(…)` declares an output besides D instead, which
             is no parameter: the function returns a tuple, the value of D and then the value of
-            every output in the order of their declarations.
+            every output in the order of their declarations. None as the value of D means that D is
+            not stored.
 
     Raises:
         VerifyError: the names of the function's parameters and of `operands` differ, the result
@@ -75,21 +76,27 @@ def epilogue(
                 f"epilogue {name}: {error}; traced values take + - * /, comparisons and the "
                 "functions of coordgraph.epilogue, such as ep.exp for numpy.exp or math.exp"
             ) from error
-        first, *more = _results(name, result, tuple(stored), tape)
+        first, more = _results(name, result, tuple(stored), tape)
         every = tuple(named[p] for p in own)
         outputs = tuple(
             replace(each, name=which, value=value.name)
             for (which, each), value in zip(stored.items(), more, strict=True)
         )
-        traced = EpilogueFunction(name, every, tuple(tape.steps), first.name, outputs, sums)
-        live = traced.part(first.name, outputs=outputs)
-        return EpilogueFunction(name, every, live.steps, live.result, live.outputs, sums)
+        of_d = (sums[0], False) if first is None else (first.name, True)
+        steps = tuple(tape.steps)
+        traced = EpilogueFunction(name, every, steps, of_d[0], outputs, sums, of_d[1])
+        live = traced.part(of_d[0], outputs=outputs)
+        return replace(traced, steps=live.steps, result=live.result, outputs=live.outputs)
 
     return trace
 
 
-def _results(name: str, given: object, outputs: tuple[str, ...], tape: Tape) -> tuple[Value, ...]:
-    """The values that a traced function returned: that of D, then those of all other outputs.
+def _results(
+    name: str, given: object, outputs: tuple[str, ...], tape: Tape
+) -> tuple[Value | None, list[Value]]:
+    """The values that a traced function returned: (that of D, those of all other outputs).
+
+    The value of D is None if D is not stored.
 
     Args:
         name: the name of the function.
@@ -112,14 +119,16 @@ def _results(name: str, given: object, outputs: tuple[str, ...], tape: Tape) -> 
             "with a value for each of them, in this order"
         )
     found: list[Value] = []
-    for value in values:
+    # Without outputs, the function would store nothing: its None is refused like any other value.
+    unstored = bool(outputs) and values[0] is None
+    for value in values[unstored:]:
         if not isinstance(value, Value) or value.tape is not tape:
             raise VerifyError(
                 f"epilogue {name} returns {value!r}, which is not computed from acc; return a "
                 "traced value"
             )
         found.append(value)
-    return tuple(found)
+    return (None, found) if unstored else (found[0], found[1:])
 
 
 def _sums(parameters: Sequence[str], operands: Container[str]) -> tuple[str, ...]:

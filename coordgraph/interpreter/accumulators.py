@@ -1,8 +1,9 @@
 """Check that a traced workgroup uses its accumulators in a valid order.
 
 The valid order: zero the accumulator; add products and partial sums of one output tile to it; then
-either send the accumulator to the workspace, or run the epilogue on it and store it. The
-accumulator must be zeroed again before more products are added.
+either send the accumulator to the workspace, or run the epilogue on it and store it. If D is not
+stored, the epilogue is the last operation. The accumulator must be zeroed again before more
+products are added.
 
 In a reduce-scatter, every workgroup of an output tile sends its partial sum of the whole tile, then
 waits for the workspace slots of all these partial sums, then finishes one share of the tile. The
@@ -36,11 +37,15 @@ class Accumulators:
     """Checks the order in which one workgroup operates on its accumulators.
 
     `problem` describes the first operation that is out of order; it is empty if there is none.
+
+    Args:
+        workgroup: the number of the workgroup.
+        stores_d: whether the kernel stores D; if not, an epilogue uses its accumulator up.
     """
 
-    def __init__(self, workgroup: int) -> None:
+    def __init__(self, workgroup: int, stores_d: bool = True) -> None:
         self.problem = ""
-        self._workgroup = workgroup
+        self._workgroup, self._stores_d = workgroup, stores_d
         self._states: dict[str, _State] = {}
         self._tiles: dict[str, OutputTile] = {}
         """The output tile whose products each accumulator holds, by accumulator name. Accumulators
@@ -120,6 +125,8 @@ class Accumulators:
                     f"added slots {taken}, and it waited for slots {awaited}"
                 )
         self._states[name] = _State.FINISHED
+        if not self._stores_d:
+            self._used.discard(name)
 
     def store(self, name: str, tile: OutputTile | None) -> None:
         """Check that accumulator `name` may be stored as output tile `tile` now.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sympy import Expr
 
-from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
+from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.errors import EvaluationError
 
@@ -53,7 +53,7 @@ def free_indices(
 
 
 def indices_below(
-    graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
+    graph: CoordinateGraph, user: Dimension, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
     """The `free_indices` downstream of tensor `user`, in the order of the tensor's axes.
 

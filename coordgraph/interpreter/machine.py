@@ -114,7 +114,7 @@ class Machine:
             for tensor, value in more.items():
                 elements = work.elements(self.memory.user(tensor))
                 if reduce := gemm.outputs[tensor].reduce:
-                    of_d = work.elements(self.memory.user(op.output))
+                    of_d = work.elements(self.program.graph.coordinates[op.output])
                     mask = np.broadcast_to(of_d(env)[1], of_d.extents)
                     value = reduced(reduce, np.broadcast_to(value, of_d.extents), mask)
                 self.memory.write(tensor, elements, env, value)

@@ -100,12 +100,12 @@ def record(
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
     depths = tuple(depth for *_, depth in shapes)
     recorders: list[_Recorder] = []
-    tickets = Tickets()
+    tickets, stores_d = Tickets(), code.graph.gemm.epilogue.stores_d
 
     def walks() -> Iterator[Iterator[Event]]:
         for number in range(count):
             fuel = Fuel(number, most_steps, budget)
-            recorders.append(_Recorder(number, depths or tiles[-1:], fuel, tickets))
+            recorders.append(_Recorder(number, depths or tiles[-1:], fuel, tickets, stores_d))
             yield walk(code.steps, code.environment(values, number), recorders[-1])
 
     execute_in_turn(walks())
@@ -120,7 +120,7 @@ def record(
     flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
     counters = tuple(tickets.problems())
-    return Trace(tuple(workgroups), tiles, slots, shapes, tuple(disorder), counters)
+    return Trace(tuple(workgroups), tiles, slots, shapes, tuple(disorder), counters, stores_d)
 
 
 class _Recorder:
@@ -131,15 +131,16 @@ class _Recorder:
         depths: for each product, its number of k tiles; a single entry if it is the same for all.
         fuel: limits the workgroup's loop iterations.
         tickets: the counters from which dynamic loops of all workgroups take their indices.
+        stores_d: whether the kernel stores D.
     """
 
     def __init__(
-        self, workgroup: int, depths: tuple[int, ...], fuel: Fuel, tickets: Tickets
+        self, workgroup: int, depths: tuple[int, ...], fuel: Fuel, tickets: Tickets, stores_d: bool
     ) -> None:
         self.tickets = tickets
         self.workgroup, self.depths, self.iterate = workgroup, depths, fuel.burn
         self.events: list[TraceEvent] = []
-        self.accumulators = Accumulators(workgroup)
+        self.accumulators = Accumulators(workgroup, stores_d)
         # For each accumulator, what was summed since the accumulator was last zeroed or sent: the
         # output tile, its span, and half-open ranges of k tiles. The key is the accumulator's name
         # and whether the ranges are padding.

@@ -10,7 +10,7 @@ import numpy as np
 
 from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.foreign_graphs import faults_named
-from coordgraph.interpreter.arguments import Array, bind, with_defaults
+from coordgraph.interpreter.arguments import Array, bind, numpy_dtype, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine
 from coordgraph.interpreter.memory import Memory
@@ -33,7 +33,8 @@ class Result:
 
     Args:
         d: the output D, with the shape of the graph's output tensor. Elements that the kernel does
-            not write, such as rows that belong to no group, are NaN or the least integer.
+            not write, such as rows that belong to no group, are NaN or the least integer. If the
+            epilogue does not store D, the array has the shape 0 x 0.
         written: a Boolean array of the shape of `d`: True where the kernel wrote an element.
         trace: the segments, sends, receives, epilogues and stores of every workgroup; None unless
             `trace=True` was passed.
@@ -135,7 +136,8 @@ def _interpreted(
             "check the graph fails"
         ) from error
     found = memory.finish()
-    d, written = found.pop("D")
+    nothing = np.empty((0, 0), numpy_dtype(graph.gemm.out_dtype or graph.gemm.dtype))
+    d, written = found.pop("D", (nothing, np.empty((0, 0), np.bool_)))
     outputs = {name: array for name, (array, _) in found.items()}
     stored = {name: mask for name, (_, mask) in found.items()}
     return Result(d, written, record(code, values) if trace else None, outputs, stored)

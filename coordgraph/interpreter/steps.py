@@ -14,12 +14,11 @@ from coordgraph.control.operations import (
     LoadTile,
     MultiplyAccumulate,
     Operation,
-    StoreTile,
 )
 from coordgraph.control.resolve import Node
 from coordgraph.control.scope import Scoped
 from coordgraph.control.tickets import DynamicFor, TakeTicket, following
-from coordgraph.coordinates.dimensions import MacroTileIndex, User
+from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
 from coordgraph.interpreter.formulas import Elements, Formula, Slots, linear
@@ -59,8 +58,12 @@ class Work:
         self._workspaces: dict[Role, User] = {}
         self._solutions: dict[str, Solution] = {}
 
-    def elements(self, user: User) -> Elements:
-        """Offsets and mask of the elements of tensor `user` that this operation reads or writes."""
+    def elements(self, user: Dimension) -> Elements:
+        """Offsets and mask of the elements of tensor `user` that this operation reads or writes.
+
+        `user` may also be the dimension of a D that is not stored; offsets then number its elements
+        as if it were.
+        """
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
             axes = indices_below(graph, user, self.node.scope.known, self._others)
@@ -74,7 +77,7 @@ class Work:
             )
         return self._elements[user.id]
 
-    def solution(self, user: User) -> Solution:
+    def solution(self, user: Dimension) -> Solution:
         """Expressions for the offset of an element in the tensor `user`, and for its guard."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
@@ -144,7 +147,7 @@ class Work:
     @cached_property
     def output(self) -> Formula:
         """Formula for the tile numbers, such as (m, n), of the output tile that is computed."""
-        names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
+        names = next(self.program.work(Epilogue)).node.op.bindings["tile"]
         return Formula(self.scope.reverse(*names).values, self.program.slots)
 
     @cached_property

@@ -174,6 +174,8 @@ class Trace:
         disorder: for each workgroup that uses an accumulator out of order, a sentence that
             describes the first such operation.
         counters: for each counter of tickets that is not 0 at the end, a sentence that says so.
+        stores_d: whether the kernel must store D; if not, no output tile may be stored, and the
+            epilogues store all outputs.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
@@ -182,6 +184,7 @@ class Trace:
     shapes: tuple[tuple[int, ...], ...] = ()
     disorder: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
+    stores_d: bool = True
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -388,7 +391,8 @@ class Trace:
     def _endings(self) -> Iterator[Fault]:
         """A fault for each output tile with a part that is not finished and stored exactly once.
 
-        Epilogues and stores of output tiles that do not exist are faults, too.
+        Epilogues and stores of output tiles that do not exist are faults, too. If D is not stored,
+        no output tile exists for stores.
         """
         for check, what, events in (
             ("fix-up", "epilogues", self.epilogues),
@@ -398,7 +402,7 @@ class Trace:
             for event in events:
                 for tile in self.covered(event):
                     counts[tile].append(event)
-            for tile in self._output():
+            for tile in self._output() if self.stores_d or what == "epilogues" else ():
                 ends = counts.pop(tile, [])
                 found = sorted((end.share, end.shares) for end in ends)
                 shares = found[0][1] if found else 1

@@ -345,7 +345,7 @@ def _headline(graph: KernelGraph) -> str:
     what = f"alpha * {a} * {b} + beta * C"
     if gemm.epilogue != ALPHA_BETA:
         what = f"{gemm.epilogue.name}({', '.join([f'{a} * {b}', *gemm.operands])})"
-    outputs = ", ".join(("D", *gemm.outputs))
+    outputs = ", ".join(gemm.stored)
     return f"{outputs} = {what}, {gemm.dtype} to {gemm.out_dtype}{steps}"
 
 

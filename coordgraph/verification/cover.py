@@ -1,4 +1,4 @@
-"""The check `cover`: every iteration is done once, and every element of D is stored once."""
+"""The check `cover`: every iteration is done once, and every output element is stored once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["cover"]
 
 @named_check(
     "cover",
-    "Every (m, n, k) iteration of every product is done once; every element of D is stored once, "
+    "Every (m, n, k) iteration of every product is done once; every output element is stored once, "
     "with the right value, and nothing else is stored.",
 )
 def cover(evidence: Evidence) -> Finding:

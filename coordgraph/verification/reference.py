@@ -130,7 +130,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
     if gemm.leading:
         count = int(values["batches" if gemm.batched else "groups"])
     kind = gemm.out_dtype or gemm.dtype
-    places = {t: _places(graph.tensor(t), values) for t in ("D", *gemm.outputs)}
+    places = {t: _places(graph.tensor(t), values) for t in gemm.stored}
     for number in range(count):
 
         def matrix(tensor: str, array: Array, number: int = number) -> Array:
@@ -154,7 +154,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             place = matrix(tensor, places[tensor])
             value = numbers[ACCUMULATOR if tensor == "D" else tensor]
             if tensor != "D" and (reduce := gemm.outputs[tensor].reduce):
-                whole = np.broadcast_to(value, matrix("D", places["D"]).shape)
+                whole = np.broadcast_to(value, sums[gemm.epilogue.sums[0]].shape)
                 value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1])
             value = np.broadcast_to(value, place.shape)
             expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))

@@ -30,7 +30,7 @@ from passes.choosing.known_schedules import chosen_schedules, counter_of
 from passes.choosing.model import Counts
 from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
-from passes.choosing.plan_table import Column, Flag, Table, extents
+from passes.choosing.plan_table import Column, Flag, Table, extents, stored_bytes
 from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tile_candidates import WIDE, small_tiles, sums, tilings
 from passes.choosing.tuned_schedules import INTERLEAVED
@@ -169,7 +169,7 @@ def candidates(
             the problem. None sets no limit.
         order: the order of additions along k that the plans must have; None sets no limit.
     """
-    out_bytes = dtype(problem.out_dtype or problem.dtype).bytes / problem.sums
+    out_bytes = stored_bytes(problem)
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)

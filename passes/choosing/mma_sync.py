@@ -15,7 +15,7 @@ from passes.choosing.fixed_rules import ROWS
 from passes.choosing.gpu_figures import GpuFigures
 from passes.choosing.mma_sync_model import MmaShape, cost
 from passes.choosing.operand_reads import OperandReads
-from passes.choosing.plan_table import Column, Flag, Table, extents
+from passes.choosing.plan_table import Column, Flag, Table, extents, stored_bytes
 from passes.choosing.ranking import Choice
 from passes.schedules.data_parallel import DataParallel
 from passes.schedules.stream_k import StreamK
@@ -83,7 +83,7 @@ def _candidates(problem: Gemm, figures: GpuFigures, batches: int, reads_c: bool)
     tile_m, tile_n, schedule, piece, width = np.array(rows, np.float64).T
     same |= {
         **{"turned_a": problem.transpose_a, "turned_b": problem.transpose_b},
-        **{"in_bytes": kind.bytes, "out_bytes": dtype(problem.out_dtype or problem.dtype).bytes},
+        **{"in_bytes": kind.bytes, "out_bytes": stored_bytes(problem)},
         **{"c_bytes": operands.element_bytes, "operand_bytes": operands.total_bytes},
         **{"tile_k": kind.row // ROWS, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "turns": 1},
     }

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm, PassError
+from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.choosing.counting import COUNTED_TILE, FIXUPS, Column, WorkCounter
@@ -20,7 +21,7 @@ from passes.lowering import CONSUMERS
 from passes.orders.rasterize import Rasterize
 from passes.pipeline import Pipeline
 
-__all__ = ["Column", "Flag", "Table", "extents", "schedule_in", "sizes"]
+__all__ = ["Column", "Flag", "Table", "extents", "schedule_in", "sizes", "stored_bytes"]
 
 Flag = NDArray[np.bool_]
 """A column of truth values: a one-dimensional array with one entry for each row of a table."""
@@ -38,7 +39,7 @@ class Table:
         turned_a, turned_b: 1 if A or B is given as its transpose; else 0.
         in_bytes: bytes of an element of A and B.
         out_bytes: bytes of an element of D, divided by the number of sums from which the epilogue
-            computes the element.
+            computes the element; 0 if the epilogue does not store D.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D; 0 if it
             reads none.
         operand_bytes: bytes of all operands that the epilogue reads and of its outputs besides D,
@@ -263,6 +264,12 @@ def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
     return None if counter_of(schedule) is None else (schedule, width)
 
 
+def stored_bytes(gemm: GemmProblem) -> float:
+    """Bytes of D that a kernel stores for each column of B in a row of D; see `Table.out_bytes`."""
+    kind = dtype(gemm.out_dtype or gemm.dtype)
+    return kind.bytes / gemm.sums if gemm.epilogue.stores_d else 0
+
+
 def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> dict[str, float]:
     """The entries of a table's row for a problem and a plan, by name of the column.
 
@@ -296,7 +303,7 @@ def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> d
         "turned_a": gemm.transpose_a,
         "turned_b": gemm.transpose_b,
         "in_bytes": dtype(gemm.dtype).bytes,
-        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums,
+        "out_bytes": stored_bytes(gemm),
         "c_bytes": 0,
         "operand_bytes": 0,
     }

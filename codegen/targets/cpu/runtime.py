@@ -190,7 +190,7 @@ class HostKernel(Kernel):
         threads = thread_count(threads)
         if writes_nothing(given):
             make = partial(new_output, self.graph, sizes=given)
-            return returned(written(self.graph.gemm, out, bound.outputs, make).values())
+            return returned(self.graph.gemm, written(self.graph.gemm, out, bound.outputs, make))
         if lacks_depth(given):
             a, b = zeros_of_depth(self.graph, given)
             views |= numpy_views(a, b, None, None)
@@ -215,7 +215,7 @@ class HostKernel(Kernel):
                 views.setdefault(name, numpy_view(result, label(name)))
             threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
             self._launch(plan, by_table(self.graph, views), tuple(bound.scalars.values()), threads)
-        return returned(results.values())
+        return returned(self.graph.gemm, results)
 
     def _make_plan(
         self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]

@@ -14,7 +14,6 @@ from codegen.call.alignment import alignment_of
 from codegen.call.arrays import Library, library, row_major, stream_handle
 from codegen.call.checks import check_call, problem_parameters
 from codegen.call.operands import Operands
-from codegen.call.outputs import outputs_of
 from codegen.call.overlap import check_overlap
 from codegen.call.views import TensorView, label, single
 from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, writes_nothing
@@ -115,7 +114,7 @@ class CudaKernel(Kernel):
         self._default = graph.gemm.epilogue == ALPHA_BETA
         self._plain = self._default and real
         self._others = other_operands(graph.tensors)
-        self._outputs = tuple(graph.gemm.outputs)
+        self._outputs, self._stores_d = tuple(graph.gemm.outputs), graph.gemm.epilogue.stores_d
         self._lock = threading.RLock()
         released = finalize(self, release, self._functions, self._workspaces)
         released.atexit = False  # the driver frees everything when the process ends
@@ -248,9 +247,10 @@ class CudaKernel(Kernel):
             plan = self._checked(views, scalars, workgroups)
             self._plans.put(key, plan)
         missing = [name for name in self._outputs if operands.get(name) is None]
-        if out is None or missing:
+        makes_d = out is None and self._stores_d
+        if makes_d or missing:
             made = {name: self._new(home, a, plan, name) for name in missing}
-            if out is None:
+            if makes_d:
                 out = self._new(home, a, plan, "D")
                 at_d = home.address(out)
             if made or at_d & LOW_BITS:
@@ -261,7 +261,7 @@ class CudaKernel(Kernel):
         elif plan.overlaps(pointers):
             # Address ranges overlap, but matrices of a batch may still be disjoint: check them.
             views = self._views(a, b, c, out, offsets, others)
-            check_overlap(views, outputs_of(self.graph.gemm))
+            check_overlap(views, self.graph.gemm.stored)
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         plan.launch(pointers, scalars, handle)
         if away.waits:
@@ -308,8 +308,8 @@ class CudaKernel(Kernel):
         given = problem_parameters(self.graph, views, scalars=numbers)
         check_call(self.graph, views, scalars=numbers)
         if writes_nothing(given):
-            outputs = outputs_of(self.graph.gemm)
-            return Idle({name: extents(self.graph, name, given) for name in outputs})
+            stored = self.graph.gemm.stored
+            return Idle({name: extents(self.graph, name, given) for name in stored})
         where = device(int(views["A"].device or 0))
         with self._lock:
             workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
@@ -360,7 +360,8 @@ class CudaKernel(Kernel):
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
         strides = (given.get(ld_of("D"), shape[1]), 1)
         if gemm.batched:
-            shape, strides = (given["batches"], *shape), (given[stride_of("D")], *strides)
+            step = given.get(stride_of("D"), shape[0] * shape[1])
+            shape, strides = (given["batches"], *shape), (step, *strides)
         elif "D" in gemm.batched_tensors:
             step = given.get(stride_of("D"), shape[0] * shape[1])
             shape, strides = (given["groups"], *shape), (step, *strides)
@@ -374,7 +375,8 @@ class CudaKernel(Kernel):
         most = self._builder.aligned.vectors
         boxed = [x for x in along_rows if x in gemm.operands and not gemm.operands[x].optional]
         new = {name: replace(made, dtype=self.graph.tensor(name).dtype) for name in self._outputs}
-        every, part = {"D": made, **new, **views}, shape[-1] if gemm.parts_in_rows else 0
+        every = {**({"D": made} if self._stores_d else {}), **new, **views}
+        part = shape[-1] if gemm.parts_in_rows else 0
         vectors = access_widths(every, most, along_rows, boxed, part=part)
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)

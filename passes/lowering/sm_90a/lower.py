@@ -274,7 +274,7 @@ class LowerToHopper(Pass):
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:
             return ()
-        if table_of_rows(graph, "D"):
+        if table_of_rows(graph, "D") or not graph.gemm.epilogue.stores_d:
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:

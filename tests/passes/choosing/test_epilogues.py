@@ -105,3 +105,24 @@ def test_plans_for_reductions_of_rows_keep_rows_in_one_workgroup():
         for choice in list(choices(problem, H200))[:4]:
             graph = choice.plan.graph(problem)
             assert choice.plan.lowering.why_not(graph) is None, choice.plan
+
+
+@ep.epilogue(total=ep.output("m", reduce="logsumexp"))
+def total_alone(acc):
+    return None, acc
+
+
+@ep.epilogue(total=ep.output("m", reduce="logsumexp"))
+def with_total(acc):
+    return acc, acc
+
+
+def test_a_d_that_is_not_stored_takes_no_time_and_no_shared_memory():
+    alone, stored = (candidates(gemm(f), H200) for f in (total_alone, with_total))
+    assert not alone.out_bytes.any()
+    assert stored.out_bytes.all()
+    best, slower = (next(iter(choices(gemm(f), H200))) for f in (total_alone, with_total))
+    assert best.seconds < slower.seconds
+    lowering = best.plan.lowering
+    assert isinstance(lowering, LowerToHopper)
+    assert lowering.why_not(best.plan.graph(gemm(total_alone))) is None

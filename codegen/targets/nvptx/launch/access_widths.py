@@ -29,10 +29,11 @@ def access_widths(
 
     TMA stores D only under two conditions: the rows of D are multiples of 16 bytes, so that no
     access of 16 bytes extends past a row into a gap; and pairs of elements of D and of the tensors
-    in `along_rows` can be accessed.
+    in `along_rows` can be accessed. A D that is not stored restricts nothing.
 
     Args:
-        views: the arrays that a call passes, by the name of the tensor.
+        views: the arrays that a call passes, by the name of the tensor. D is among them if it is
+            stored.
         most: the widest accesses that the element types allow.
         along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
         boxed: the tensors of `along_rows` that TMA loads, if all of these are aligned to 16 bytes.
@@ -52,8 +53,9 @@ def access_widths(
         return vector
 
     pairs = min(widest(name, PAIR) for name in (*along_rows, "D"))
-    whole = pairs == PAIR and alignment_of(views["D"]) == ALIGNED_BYTES
-    whole = whole and not views["D"].shape[-1] % most.d
+    whole = pairs == PAIR
+    if d := views.get("D"):
+        whole = whole and alignment_of(d) == ALIGNED_BYTES and not d.shape[-1] % most.d
     narrow = whole and any(alignment_of(views[name]) < ALIGNED_BYTES for name in boxed)
     return Vectors(
         widest("A", most.a), widest("B", most.b), most.d if whole else pairs, PAIR if narrow else 0

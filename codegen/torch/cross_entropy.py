@@ -1,0 +1,201 @@
+"""`cross_entropy` of a linear layer's outputs, which are not stored, with gradients.
+
+The custom operators `coordgraph::cross_entropy` and `coordgraph::cross_entropy_gradient` compute
+the loss of each token and the gradients. The second has no gradient itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from codegen.torch.direct import DEVICES, direct
+from codegen.torch.ops import cast_inputs, check_types
+from codegen.torch.token_losses import kind_of_losses, token_loss_gradients, token_losses
+from coordgraph import LaunchError
+
+__all__ = ["cross_entropy"]
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""The element types that targets may have."""
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+) -> Tensor:
+    """`torch.nn.functional.cross_entropy` of the logits `hidden·weightᵀ`, which are never stored.
+
+    The kernel of the product reduces each row of logits. The backward pass computes the logits
+    again, for a block of classes at a time, and stores the gradients of one block of logits: at
+    most 2^27 elements, or 256 for each token. The result has no second derivative.
+
+    Args:
+        hidden: (…, k), one row for each token.
+        weight: (classes, k), the weight of the linear layer.
+        targets: (…) of integers, the class of each token. On a GPU, which does not check targets,
+            the loss of a token whose target is no class is NaN.
+        ignore_index: the target of tokens that count neither in the loss nor in the mean.
+        reduction: `mean` over the tokens that are not ignored, `sum`, or `none`.
+
+    Returns:
+        The loss in float32, or in float64 for tensors of float64, computed from sums of products
+        that are not rounded. It is a scalar, or for `none` a tensor of the shape of `targets`.
+
+    Raises:
+        LaunchError: shapes, types or devices of the tensors do not fit, `reduction` is unknown, or
+            on the CPU a target is no class; nothing was launched.
+        CodegenError: kernels of the device do not multiply this type.
+    """
+    if reduction not in REDUCTIONS:
+        raise LaunchError(
+            f"reduction = {reduction!r} is unknown; choose one of {', '.join(REDUCTIONS)}"
+        )
+    if not hidden.dim() or hidden.shape[:-1] != targets.shape:
+        raise LaunchError(
+            f"hidden is {tuple(hidden.shape)} and targets is {tuple(targets.shape)}; pass a target "
+            "for each row of hidden"
+        )
+    rows = hidden.flatten(0, -2) if hidden.dim() > 1 else hidden.unsqueeze(0)
+    losses, _ = losses_of(rows, weight, targets.reshape(-1), ignore_index)
+    if reduction == "none":
+        return losses.reshape(targets.shape)
+    total = losses.sum()
+    return total if reduction == "sum" else total / (targets.ne(ignore_index)).sum()
+
+
+def _check(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
+    """Raise LaunchError unless the tensors have shapes, element types and devices that fit."""
+    fits = hidden.dim() == weight.dim() == 2 and hidden.shape[1] == weight.shape[1]
+    if not fits or hidden.shape[:1] != targets.shape:
+        raise LaunchError(
+            f"hidden is {tuple(hidden.shape)}, weight is {tuple(weight.shape)} and targets is "
+            f"{tuple(targets.shape)}; pass tensors of tokens x k, classes x k, and tokens"
+        )
+    check_types(hidden, weight)
+    if targets.dtype not in INTEGERS:
+        raise LaunchError(
+            f"targets holds {targets.dtype}, but numbers of classes are needed; convert it to "
+            "torch.int64; for probabilities use torch.nn.functional.cross_entropy"
+        )
+    if targets.device != hidden.device:
+        raise LaunchError(
+            f"the tensors lie on {hidden.device} and {targets.device}; move them to one device"
+        )
+
+
+def _cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """(the loss of each token, the logsumexp of its logits).
+
+    Args:
+        hidden: (tokens, k).
+        weight: (classes, k).
+        targets: (tokens) of integers.
+        ignore_index: the target of tokens whose loss is 0.
+
+    Raises:
+        LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
+        CodegenError: kernels of the device do not multiply this type.
+    """
+    _check(hidden, weight, targets)
+    return token_losses(hidden, weight, targets, ignore_index)
+
+
+def _cross_entropy_gradient(
+    grad: Tensor,
+    totals: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    of_hidden: bool,
+    of_weight: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `hidden` and `weight`; a tensor without elements for one not asked for.
+
+    Args:
+        grad: (tokens), the gradients of the losses.
+        totals: (tokens), the second result of `cross_entropy`.
+        hidden, weight, targets, ignore_index: the arguments of `cross_entropy`.
+        of_hidden, of_weight: which gradients to compute.
+    """
+    needs = of_hidden, of_weight
+    found = token_loss_gradients(grad, totals, hidden, weight, targets, ignore_index, needs)
+    first, second = (hidden.new_empty(0) if x is None else x for x in found)
+    return first, second
+
+
+cross_entropy_op = torch.library.custom_op(
+    "coordgraph::cross_entropy",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor hidden, Tensor weight, Tensor targets, int ignore_index) -> (Tensor, Tensor)",
+)(_cross_entropy)
+cross_entropy_gradient_op = torch.library.custom_op(
+    "coordgraph::cross_entropy_gradient",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor grad, Tensor totals, Tensor hidden, Tensor weight, Tensor targets, "
+    "int ignore_index, bool of_hidden, bool of_weight) -> (Tensor, Tensor)",
+)(_cross_entropy_gradient)
+LOSS = torch.ops.coordgraph.cross_entropy.default
+GRADIENT = torch.ops.coordgraph.cross_entropy_gradient.default
+gradients_directly = direct(GRADIENT, 5, _cross_entropy_gradient, casts=False)
+
+
+@cross_entropy_op.register_fake
+def _(hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    _check(hidden, weight, targets)
+    losses, totals = (
+        hidden.new_empty(hidden.shape[0], dtype=kind_of_losses(hidden)) for _ in range(2)
+    )
+    return losses, totals
+
+
+@cross_entropy_gradient_op.register_fake
+def _(
+    grad: Tensor,
+    totals: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    of_hidden: bool,
+    of_weight: bool,
+) -> tuple[Tensor, Tensor]:
+    first = hidden.new_empty(hidden.shape if of_hidden else (0,))
+    return first, weight.new_empty(weight.shape if of_weight else (0,))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *given, ctx.ignore_index = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*given, output[1])
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of `hidden` and `weight`, given those of the losses."""
+    hidden, weight, targets, totals = ctx.saved_tensors
+    needs = tuple(ctx.needs_input_grad[:2])
+    given = grad, totals, hidden, weight, targets, ctx.ignore_index
+    found = gradients_directly(*given, *needs)
+    of = (x if needed else None for x, needed in zip(found, needs, strict=True))
+    return (*of, None, None)
+
+
+cross_entropy_op.register_autograd(_gradients, setup_context=_setup)
+losses_of = direct(LOSS, 3, _cross_entropy, _setup, _gradients)
+"""`torch.ops.coordgraph.cross_entropy`; plain tensors do not pass the dispatcher."""
+
+for _device in DEVICES:
+    _key = f"Autocast{_device.upper()}"
+    torch.library.impl("coordgraph::cross_entropy", _key)(cast_inputs(LOSS, _device))
