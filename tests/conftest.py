@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # 700 new objects, spends a sixth of the time of the tests on walking them.
     gc.set_threshold(100_000, 20, 100)
     Slow.updating = bool(config.getoption("--update-golden"))
-    Slow.collected = "not slow" not in config.getoption("markexpr")
+    Slow.collected = "not slow" not in str(config.getoption("markexpr"))
     # pytest-xdist copies the options to its workers, so the seed is set before they start.
     if config.getoption("--sample-seed") is None:
         config.option.sample_seed = datetime.now(UTC).date().isoformat()
