@@ -20,7 +20,6 @@ from heapq import heappop, heappush
 from math import inf, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.lockstep import StepKind, Steps
@@ -30,7 +29,7 @@ from passes.simulation.memory import Traffic
 from passes.simulation.partial_sums import PartialSums, Wait
 from passes.simulation.sharing import Sharing
 from passes.simulation.taken_tiles import TakenTiles
-from passes.simulation.work import Kernel, Setup, TileWork
+from passes.simulation.work import Kernel, Setup, TileWork, fixed_seconds
 
 __all__ = ["Engine"]
 
@@ -302,21 +301,3 @@ class Engine:
         else:
             message += "; send every partial sum that is received, before its sender waits"
         return Deadlock(message, {w: int(s.slot[i]) for w, i in found})
-
-
-def fixed_seconds(steps: Steps, works: Sequence[TileWork]) -> NDArray[np.float64]:
-    """Seconds of each step that does not share resources; 0 for main loops and for waits."""
-    kind, tiling = steps.kind, steps.tiling
-    seconds = np.zeros(len(steps))
-
-    def of(name: str) -> NDArray[np.float64]:
-        return np.array([getattr(work, name) for work in works])[tiling]
-
-    shares = np.maximum(steps.count, 1)
-    seconds = np.where(kind == StepKind.SEND, of("send"), seconds)
-    seconds = np.where(kind == StepKind.RECEIVE, of("receive"), seconds)
-    after_wait = np.zeros(len(steps), bool)
-    after_wait[1:] = kind[:-1] == StepKind.AWAIT
-    adds = of("add") / shares + np.where(after_wait, of("shared"), 0)
-    seconds = np.where(kind == StepKind.ADD, adds, seconds)
-    return np.where(kind == StepKind.STORE, of("finish") / shares, seconds)

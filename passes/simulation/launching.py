@@ -21,10 +21,14 @@ from passes.choosing.device_names import matching
 from passes.choosing.plan import CLUSTER_OPTIONS, Plan
 from passes.lowering.acceptance import accepting
 from passes.simulation.engine import Engine
+from passes.simulation.events import Events
 from passes.simulation.machine import MACHINES, Machine
+from passes.simulation.main_loops import MainLoops
 from passes.simulation.memory import Traffic
 from passes.simulation.simulation import Simulation
-from passes.simulation.work import Kernel, Setup, divisions_of, tile_works
+from passes.simulation.uniform_engine import UniformEngine
+from passes.simulation.uniform_tables import UniformTables
+from passes.simulation.work import Kernel, Setup, TileWork, divisions_of, tile_works
 
 __all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"]
 
@@ -160,20 +164,10 @@ class Launch:
         element, out = dtype(gemm.dtype).bytes, dtype(gemm.out_dtype or gemm.dtype).bytes
         tilings = list(graph.tilings)
         spans = [graph.tilings.span(t) if len(tilings) > 1 else (1, 1) for t in tilings]
-        traffic = Traffic(
-            self.steps,
-            works,
-            spans,
-            self.sizes,
-            element,
-            capacity=machine.l2_bytes,
-            merged=machine.merged,
-            loaded_bytes=prod(tilings[0].shape[:2]) * out * kernel.reads_c,
-        )
+        loaded_bytes = prod(tilings[0].shape[:2]) * out * kernel.reads_c
+        loops = MainLoops(self.steps, works, spans, self.sizes, element, loaded_bytes)
         setup = Setup.of(machine, kernel, self.divisions)
-        dynamic = bool(graph.control.of_kind(DynamicFor))
-        engine = Engine(self.steps, works, machine, kernel, setup, traffic, dynamic=dynamic)
-        events = engine.run()
+        engine, events = self._simulated(loops, works, machine, setup)
         m, n, k = self.sizes.T.astype(float)
         alike = self.products / len(self.sizes)
         return Simulation(
@@ -185,13 +179,37 @@ class Launch:
             slots=engine.slots,
             launch_seconds=setup.launch,
             flops=float((2 * m * n * k).sum() * alike),
-            asked_bytes=traffic.asked,
-            read_a_bytes=traffic.read_a,
-            read_b_bytes=traffic.read_b,
+            asked_bytes=engine.traffic.asked,
+            read_a_bytes=engine.traffic.read_a,
+            read_b_bytes=engine.traffic.read_b,
             compulsory_bytes=float(((m + n) * k).sum() * element * alike),
             stored_bytes=float((m * n).sum() * out * alike / gemm.sums),
             workspace_bytes=self.workspace_bytes,
         )
+
+    def _simulated(
+        self, loops: MainLoops, works: Sequence[TileWork], machine: Machine, setup: Setup
+    ) -> tuple[Engine | UniformEngine, Events]:
+        """Simulate the launch; return the engine that did, and the events.
+
+        Args:
+            loops: the main loops of the launch.
+            works: the cost of a tile of each tile shape.
+            machine: the GPU.
+            setup: seconds from the launch and from the start of a workgroup until it multiplies.
+        """
+        kernel, merged = self.kernel, machine.merged
+        dynamic = bool(self.graph.control.of_kind(DynamicFor))
+        if len(works) == kernel.turns == 1 and not dynamic:
+            later = setup.later + works[0].first
+            tables = UniformTables.of(self.steps, loops, works[0], merged=merged, later=later)
+            if tables is not None:
+                fast = UniformEngine(tables, works[0], machine, kernel, setup)
+                if (events := fast.run()) is not None:
+                    return fast, events
+        traffic = Traffic(loops, capacity=machine.l2_bytes, merged=merged)
+        engine = Engine(self.steps, works, machine, kernel, setup, traffic, dynamic=dynamic)
+        return engine, engine.run()
 
 
 def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:

@@ -10,16 +10,10 @@ the data that one of them reads; a workgroup that is far behind another one read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, prod
-from typing import Any
+from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coordgraph.interpreter.lockstep import StepKind, Steps
-from passes.simulation.work import TileWork
+from passes.simulation.main_loops import MainLoops
 
 __all__ = ["Cache", "Found", "Pieces", "Traffic"]
 
@@ -180,48 +174,24 @@ class Traffic:
     """Simulates memory traffic: bytes requested from the L2 cache, and bytes read from DRAM.
 
     Args:
-        steps: what every workgroup computes, sends, receives and stores, in order.
-        works: the cost of a tile of each tile shape.
-        spans: for each tile shape, its extents in m and n, divided by the extents of the smallest
-            tile shape of the graph.
-        sizes: an array with m, n and k of each product; one row if all products have the same
-            sizes.
-        element: bytes of an element of A and B.
+        loops: the main loops of the launch.
         capacity: bytes of A and B that the L2 cache holds.
         merged: share of requests that the L2 cache merges if neighbouring SMs request the same data
             at the same time.
-        loaded_bytes: bytes that the epilogue of a macro tile of the first shape reads.
 
     Attributes:
         asked: bytes that were requested from the L2 cache.
         read_a, read_b: bytes of A and of B that were read from DRAM.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        works: Sequence[TileWork],
-        spans: Sequence[tuple[int, int]],
-        sizes: NDArray[np.int64],
-        element: int,
-        *,
-        capacity: float,
-        merged: float,
-        loaded_bytes: float = 0.0,
-    ) -> None:
+    def __init__(self, loops: MainLoops, *, capacity: float, merged: float) -> None:
         self.merged = merged
         self.asked = self.read_a = self.read_b = 0.0
-        chosen = np.flatnonzero(steps.kind == StepKind.MULTIPLY)
-        loops = _MainLoops(steps, chosen, works, spans, sizes)
-        columns = loops.requests(element, loaded_bytes)
-        self.cache = (Pieces if loops.in_pieces(*columns[:2]) else Cache)(capacity)
+        self.cache = (Cache if loops.ranges is None else Pieces)(capacity)
         # One tuple for each main loop needs fewer CPU cache lines than a list for each column.
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        self.loops = dict(zip(chosen.tolist(), rows, strict=True))
-        """For each main loop (by step): the first panels of A and of B that it reads, the numbers
-        of panels, the range of k tiles; and per k tile the bytes of A and of B that are requested,
-        the bytes of A and of B that are read from DRAM if the cache has none of them, and the bytes
-        of D."""
+        rows = zip(*(column.tolist() for column in loops.requests), strict=True)
+        self.loops = dict(zip(loops.steps.tolist(), rows, strict=True))
+        """For each main loop, by its step: the entries of `MainLoops.requests`."""
 
     def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[int, float, float]:
         """Request the k tiles of a main loop, which begins.
@@ -263,103 +233,3 @@ class Traffic:
         request = self.cache.request
         found = [request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)]
         return sum(missing for missing, _ in found) / span, all(near for _, near in found)
-
-
-class _MainLoops:
-    """The main loops of a launch, as columns.
-
-    Args:
-        steps: the steps of all workgroups.
-        chosen: the indices of the steps that are main loops.
-        works, spans, sizes: as for `Traffic`.
-    """
-
-    def __init__(
-        self,
-        steps: Steps,
-        chosen: NDArray[np.int64],
-        works: Sequence[TileWork],
-        spans: Sequence[tuple[int, int]],
-        sizes: NDArray[np.int64],
-    ) -> None:
-        def of(name: str) -> NDArray[np.int64]:
-            return getattr(steps, name)[chosen]
-
-        self.works, self.tiling = works, of("tiling")
-        self.shape = np.array([work.shape for work in works])[self.tiling]
-        self.span = np.array(spans)[self.tiling]
-        self.product, self.m, self.n = of("product"), of("m"), of("n")
-        self.first, self.count, self.padding = of("first"), of("count"), of("padding")
-        self.sizes = sizes[np.minimum(self.product, len(sizes) - 1)]
-        self.tiles = steps.tiles[-3:-1]
-
-    def requests(self, element: int, loaded_bytes: float) -> tuple[NDArray[Any], ...]:
-        """The columns of `Traffic.loops`."""
-        # A panel is the rows of A (or columns of B) that one row (or column) of output tiles of the
-        # smallest shape reads. Panels are numbered by product, and in a product by position.
-        span, own, shape = self.span, self.sizes, self.shape
-        place_m, place_n = self.m * span[:, 0], self.n * span[:, 1]
-        width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
-        depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
-        tiles_m, tiles_n = (int(n) for n in self.tiles)
-        part_m = _inside(own[:, 0], shape[:, 0], self.m, tiles_m // span[:, 0])
-        part_n = _inside(own[:, 1], shape[:, 1], self.n, tiles_n // span[:, 1])
-        there = 1 - self.padding
-        along_k = own[:, 2] / depth * element * there
-        area = shape[:, 0] * shape[:, 1] / max(prod(self.works[0].shape[:2]), 1)
-        stored = self._of("stored_bytes") + loaded_bytes * area
-        return (
-            2 * (self.product * width_m + place_m),
-            2 * (self.product * width_n + place_n) + 1,
-            *span.T,
-            self.first,
-            self.first + self.count,
-            self._of("asked_a") * part_m * there,
-            self._of("asked_b") * part_n * there,
-            part_m * shape[:, 0] * along_k,
-            part_n * shape[:, 1] * along_k,
-            stored * part_m * part_n / depth * there,
-        )
-
-    def in_pieces(self, *panels: NDArray[np.int64]) -> bool:
-        """Whether all ranges of k tiles that are read of a panel are equal or disjoint.
-
-        Args:
-            panels: for each main loop, its panel of A; and likewise of B.
-        """
-        stop = self.first + self.count
-        width = int(stop.max(initial=0)) + 1
-        for panel in panels:
-            # Ranges as integers, which are sorted by panel and then by first k tile.
-            ranges = np.unique((panel * width + self.first) * width + stop)
-            begin, end = np.divmod(ranges, width)
-            same = begin[1:] // width == begin[:-1] // width
-            if np.any(same & (begin[1:] % width < end[:-1])):
-                return False
-        return all(np.all(span == 1) for span in self.span.T)
-
-    def _of(self, name: str) -> NDArray[np.float64]:
-        """An attribute of `TileWork`, for the tile shape of each main loop."""
-        return np.array([getattr(work, name) for work in self.works])[self.tiling]
-
-
-def _inside(
-    extent: NDArray[np.int64],
-    tile: NDArray[np.int64],
-    number: NDArray[np.int64],
-    tiles: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """For each tile, the fraction of its extent along an axis that lies inside the matrix.
-
-    If groups end inside tiles, it is the mean fraction of all tiles.
-
-    Args:
-        extent: number of elements of the matrix along the axis.
-        tile: number of elements of a tile along the axis.
-        number: the index of the tile along the axis.
-        tiles: number of tiles along the axis, more than the extent needs if groups end inside
-            tiles.
-    """
-    ragged = tiles > -(-extent // tile) + 1
-    left = np.clip(extent - number * tile, 0, tile) / tile
-    return np.where(ragged, np.minimum(extent / (tiles * tile), 1), left)

@@ -16,7 +16,7 @@ from math import inf
 from passes.simulation.machine import Machine
 from passes.simulation.work import TileWork
 
-__all__ = ["Sharing"]
+__all__ = ["Paces", "Sharing"]
 
 
 NO_SHAPE = -1
@@ -28,6 +28,65 @@ Loop = tuple[float, int, int, float, float, int]
 """Type of a running main loop: its tile shape's clock at its end, workgroup, step, bytes requested
 from the L2 cache per k tile, bytes read from DRAM per k tile, and its part of `Sharing._key`. Main
 loops that end at the same time do so in the order of their workgroups."""
+
+
+class Paces:
+    """The pace of main loops that run at the same time: the seconds that an iteration takes.
+
+    Args:
+        machine: the GPU.
+        works: the cost of a tile of each tile shape.
+        ctas: number of CTAs of a workgroup (more than 1 if the workgroup is a cluster).
+
+    Attributes:
+        of: what `compute` has returned, by its argument `key`. Few sets of main loops occur in a
+            launch.
+    """
+
+    def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
+        self.machine, self.works, self.ctas = machine, works, ctas
+        self.of: dict[int, tuple[tuple[float, ...], float]] = {}
+
+    def compute(
+        self, key: int, running: Sequence[int], asked: Sequence[float], read: Sequence[float]
+    ) -> tuple[tuple[float, ...], float]:
+        """The paces, and the bytes that are read from DRAM per second, of a set of main loops.
+
+        Args:
+            key: the sum of `hash((tile shape, asked, read))` of the main loops, with the number of
+                the tile shape, and bytes per iteration.
+            running: for each tile shape, the number of main loops.
+            asked, read: for each tile shape, bytes per iteration that its main loops request from
+                the L2 cache and read from DRAM.
+        """
+        found = self._compute(running, asked, read)
+        if len(self.of) < MOST_PACES:
+            self.of[key] = found
+        return found
+
+    def _compute(
+        self, running: Sequence[int], asked_of: Sequence[float], read_of: Sequence[float]
+    ) -> tuple[tuple[float, ...], float]:
+        """Compute the result of `compute`, from the same arguments."""
+        m, steps = self.machine, list[float]()
+        readers = sum(running) * self.ctas
+        crowded = 2 * readers > m.processors
+        asked = read = power = 0.0
+        for i, work in enumerate(self.works):
+            step = work.crowded if crowded else work.free
+            steps.append(step)
+            asked += asked_of[i] / step
+            read += read_of[i] / step
+            power += running[i] * work.power / step
+        power += asked / m.power_l2 + read / m.power_dram
+        each = m.reader_rate if crowded else m.lone_rate
+        memory = max(read, 0.0) / min(m.dram_rate, each * readers)
+        # The power limit lowers the clock rate of the tensor cores, so it bounds the time of
+        # multiplying. Loads overlap with multiplying at the lowered clock rate.
+        q, p = m.power_sharpness, m.sharpness
+        multiplying = (1 + power**q) ** (p / q)
+        stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)
+        return tuple(step * stretch for step in steps), read / stretch
 
 
 class Sharing:
@@ -51,7 +110,7 @@ class Sharing:
     """
 
     def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
-        self.machine, self.works, self.ctas = machine, works, ctas
+        self.known = Paces(machine, works, ctas)
         self.now = self.volume = self.pace = 0.0
         self._clocks = [0.0] * len(works)
         """For each tile shape, the number of iterations that have passed."""
@@ -68,10 +127,7 @@ class Sharing:
         self._read = [0.0] * len(works)
         self._rate = 0.0
         self._running = self._key = 0
-        """_key: the sum of a hash of each running main loop, of its tile shape and bytes. The paces
-        depend on the set of these alone, and few sets occur in a launch."""
-        self._known: dict[int, tuple[tuple[float, ...], float]] = {}
-        """For each `_key`, the paces and the bytes that are read from DRAM per second."""
+        """_key: the argument `key` of `Paces.compute` for the running main loops."""
 
     def begin(
         self, tiling: int, count: int, workgroup: int, step: int, asked: float, read: float
@@ -146,32 +202,8 @@ class Sharing:
         if not self._running:
             self._rate = self.pace = 0.0
             return
-        found = self._known.get(self._key)
+        found = self.known.of.get(self._key)
         if found is None:
-            found = self.compute()
-            if len(self._known) < MOST_PACES:
-                self._known[self._key] = found
+            running = [len(queue) for queue in self._loops]
+            found = self.known.compute(self._key, running, self._asked, self._read)
         self._paces, self._rate = found
-
-    def compute(self) -> tuple[tuple[float, ...], float]:
-        """Compute the paces, and the bytes that are read from DRAM per second."""
-        m, steps = self.machine, list[float]()
-        readers = self._running * self.ctas
-        crowded = 2 * readers > m.processors
-        asked = read = power = 0.0
-        for i, queue in enumerate(self._loops):
-            work = self.works[i]
-            step = work.crowded if crowded else work.free
-            steps.append(step)
-            asked += self._asked[i] / step
-            read += self._read[i] / step
-            power += len(queue) * work.power / step
-        power += asked / m.power_l2 + read / m.power_dram
-        each = m.reader_rate if crowded else m.lone_rate
-        memory = max(read, 0.0) / min(m.dram_rate, each * readers)
-        # The power limit lowers the clock rate of the tensor cores, so it bounds the time of
-        # multiplying. Loads overlap with multiplying at the lowered clock rate.
-        q, p = m.power_sharpness, m.sharpness
-        multiplying = (1 + power**q) ** (p / q)
-        stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)
-        return tuple(step * stretch for step in steps), read / stretch

@@ -7,7 +7,7 @@ multiplications, loads and the latency of loads determines the time of an iterat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
@@ -20,6 +20,7 @@ from coordgraph import KernelGraph
 from coordgraph.control.operations import AccumulatePartial, MultiplyAccumulate, SendPartial
 from coordgraph.elements import ROW_BYTES, dtype
 from coordgraph.integers import FloorDiv, FloorMod
+from coordgraph.interpreter.lockstep import StepKind, Steps
 from coordgraph.interpreter.program import program
 from passes.choosing.constants import Constants
 from passes.choosing.kernel_shape import Shape
@@ -28,7 +29,7 @@ from passes.choosing.plan_table import Flag, Table
 from passes.lowering import CONSUMERS
 from passes.simulation.machine import Machine
 
-__all__ = ["Kernel", "Setup", "TileWork", "divisions_of", "tile_works"]
+__all__ = ["Kernel", "Setup", "TileWork", "divisions_of", "fixed_seconds", "tile_works"]
 
 MOST_STAGES = 4
 """Largest number of pipeline stages in shared memory of kernels with mma.sync."""
@@ -280,3 +281,21 @@ def _plain(
         partial_bytes=partial,
         stored_bytes=stored,
     )
+
+
+def fixed_seconds(steps: Steps, works: Sequence[TileWork]) -> NDArray[np.float64]:
+    """Seconds of each step that does not share resources; 0 for main loops and for waits."""
+    kind, tiling = steps.kind, steps.tiling
+    seconds = np.zeros(len(steps))
+
+    def of(name: str) -> NDArray[np.float64]:
+        return np.array([getattr(work, name) for work in works])[tiling]
+
+    shares = np.maximum(steps.count, 1)
+    seconds = np.where(kind == StepKind.SEND, of("send"), seconds)
+    seconds = np.where(kind == StepKind.RECEIVE, of("receive"), seconds)
+    after_wait = np.zeros(len(steps), bool)
+    after_wait[1:] = kind[:-1] == StepKind.AWAIT
+    adds = of("add") / shares + np.where(after_wait, of("shared"), 0)
+    seconds = np.where(kind == StepKind.ADD, adds, seconds)
+    return np.where(kind == StepKind.STORE, of("finish") / shares, seconds)

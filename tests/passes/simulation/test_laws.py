@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from coordgraph import KernelGraph
 from coordgraph.interpreter.lockstep import StepKind
 from passes.simulation import Activity, Kernel, Machine, Simulation, simulate
-from passes.simulation.engine import fixed_seconds
 from passes.simulation.launching import Launch
-from passes.simulation.work import TileWork, tile_works
+from passes.simulation.work import TileWork, fixed_seconds, tile_works
 from tests.passes.schedules import CORNERS, SCHEDULES, Problem, parameters, problems, symbolic
 from tests.passes.simulation.runs import H200, scheduled, small
 from tests.support.sampling import quick_cases

@@ -96,7 +96,9 @@ def test_pieces_are_found_as_by_the_general_model(
     ("schedule", "model"),
     [("data-parallel", Pieces), ("split-k{splits=3}", Pieces), ("stream-k", Cache)],
 )
-def test_ranges_of_k_that_overlap_need_the_general_model(schedule: str, model: type):
+def test_ranges_of_k_that_overlap_need_the_general_model(
+    schedule: str, model: type, general_engine: None
+):
     chosen: list[type] = []
     init = Traffic.__init__
 
