@@ -31,9 +31,11 @@ def elsewhere(acc: Any) -> Any:
     return None, acc, ep.relu(acc)
 
 
+WIDE = (256, 192, 64)
+"""A tile with too many accumulators for mma.sync, so TMA must be able to load A and B."""
 SCHEDULES = (
     ("data-parallel", (128, 128, 64)),
-    ("data-parallel{persistent=true}", (256, 192, 64)),
+    ("data-parallel{persistent=true}", WIDE),
     ("data-parallel{persistent=true}", (16, 128, 64)),
     ("data-parallel{persistent=true,scheduler=dynamic}", (128, 128, 64)),
     ("two-tile-stream-k", (128, 256, 64)),
@@ -67,11 +69,13 @@ def check(x: Any, target: Any, total: Any, picked: Any, tile: int) -> None:
 @pytest.mark.parametrize(("schedule", "tile"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("target", ["native", "sm_80"])
 def test_results(schedule: str, tile: tuple[int, int, int], target: str):
-    if target == "sm_80" and tile == (256, 192, 64):
+    if target == "sm_80" and tile == WIDE:
         pytest.skip("the tile has too many accumulators for mma.sync")
     graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=loss).graph(tile))
     kernel = codegen.compile(graph, target, debug=True)
     for m, n, k in SIZES:
+        if tile == WIDE and (n % 8 or k % 8):
+            continue
         a, b, given = whole(m, k), whole(k, n), of_loss(m, n)
         shape = (m, -(-n // tile[1]))
         rows = {
@@ -198,6 +202,7 @@ def test_cross_entropy_of_a_target_that_is_no_class():
     assert torch.isnan(found).tolist() == [False, True, False, True]
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch.compile
 def test_cross_entropy_in_a_cuda_graph_and_compiled():
     import codegen.torch as cgt
 
