@@ -113,10 +113,10 @@ def frozen() -> Iterator[None]:
     """Exclude the graphs and kernels that a test module leaves in caches from garbage collection.
 
     These objects take gigabytes and stay to the end; every full collection would walk them again.
-    Frozen garbage would never be freed, so the two young generations are collected before freezing.
+    Frozen garbage is never freed, so the youngest generation is collected before freezing.
     """
     yield
-    gc.collect(1)
+    gc.collect(0)
     gc.freeze()
 
 

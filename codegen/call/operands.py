@@ -16,10 +16,12 @@ __all__ = ["Operands"]
 
 @dataclass(frozen=True)
 class Operands:
-    """The epilogue's operands and outputs besides D, and the tables of rows, that a call passes.
+    """The epilogue's operands, its outputs besides D, and the row indices that a call passes.
 
     Args:
-        arrays: the operands in memory, and tables of rows, by the names of the graph's tensors.
+        arrays: the operands in memory, and the arrays `rows` and `targets` of row indices, by the
+            names of the graph's tensors. `rows` has the row of A for each row of the product, and
+            `targets` the row of D.
         scalars: the operands passed by value, by name, in the order of the function's parameters.
         outputs: the arrays that the call passes for outputs besides D, by name.
     """
@@ -34,8 +36,8 @@ class Operands:
     ) -> Operands:
         """The operands of a call, from its arguments `c`, `alpha`, `beta` and keyword arguments.
 
-        Keyword arguments with the name of an output besides D are arrays for this output; `rows`
-        and `targets` are tables of rows, if the problem has them.
+        Keyword arguments with the name of an output besides D are arrays for this output. If the
+        problem gathers rows of A or scatters rows of D, `rows` and `targets` are their indices.
 
         Raises:
             LaunchError: an operand is missing, an argument is no operand of the epilogue, or a

@@ -124,8 +124,9 @@ def _cross_entropy_gradient(
 
     Args:
         grad: (tokens), the gradients of the losses.
-        totals: (tokens), the second result of `cross_entropy`.
-        hidden, weight, targets, ignore_index: the arguments of `cross_entropy`.
+        totals: (tokens), the logsumexp of each token's logits, which the operator
+            `coordgraph::cross_entropy` returns.
+        hidden, weight, targets, ignore_index: the arguments of that operator.
         of_hidden, of_weight: which gradients to compute.
     """
     needs = of_hidden, of_weight

@@ -1,6 +1,7 @@
-"""Losses of logits that are not stored, and their gradients, of tensors with data.
+"""Losses of logits that are not stored, and their gradients.
 
-The logits are `hidden·weightᵀ`, with a row for each token and a column for each class. The epilogue
+The functions launch kernels, so they take real tensors, not the fake ones of PyTorch's tracing. The
+logits are `hidden·weightᵀ`, with a row for each token and a column for each class. The epilogue
 of this product reduces each row, and D, the logits, is not stored.
 """
 

@@ -295,7 +295,8 @@ class DrawTicket:
 
     Args:
         counter: the dimension whose index selects the counter.
-        count: the number of tickets of a launch: the counter becomes 0 instead of `count`.
+        count: the number of tickets of a launch. The increment wraps around: the counter has the
+            values 0 to `count - 1`, then 0 again.
     """
 
     counter: str

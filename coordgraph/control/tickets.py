@@ -98,8 +98,8 @@ class DynamicFor(Operation):
 class TakeTicket(Operation):
     """Take a ticket: the next index of the enclosing `DynamicFor` over `dim` is `first` + ticket.
 
-    The ticket is the value of a counter before this operation increments it atomically. The counter
-    becomes 0 instead of `count`.
+    The ticket is the value of a counter before this operation increments it atomically. The
+    increment wraps around: the counter has the values 0 to `count - 1`, then 0 again.
 
     Args:
         dim: the dimension of the enclosing `DynamicFor`.
@@ -130,7 +130,8 @@ class FetchTicket(Operation):
     Args:
         ticket: the name of the register.
         counter: the dimension whose index selects the counter, in a tensor of counters.
-        count: the number of tickets that a launch takes: the counter becomes 0 instead of `count`.
+        count: the number of tickets that a launch takes. The increment wraps around: the counter
+            has the values 0 to `count - 1`, then 0 again.
     """
 
     ticket: str

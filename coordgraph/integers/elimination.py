@@ -177,8 +177,9 @@ class SearchNode:
         return result
 
     def _by_term(self, a: Atom) -> list[_Replaced]:
-        # If all atoms are at least 0, every term is monotone in the atom a. So a term is bounded by
-        # replacing a by its lower bound if the coefficient is positive, else by its upper bound.
+        # Atoms are the variables of the polynomial. If all are at least 0, every term is monotone
+        # in the atom a. So replacing a by its lower bound if the coefficient is positive, else by
+        # its upper bound, gives a lower bound of the term.
         p = self.polynomial
         if not all(self.prover.natural(monomial) for monomial in p):
             return []

@@ -299,8 +299,12 @@ class _Walk:
     def add(self, work: Work, lanes: Lanes, at: Sequence[Any], count: Any) -> None:
         """Record that each of the workgroups `lanes` sums `count` k tiles of an output tile.
 
-        `at` has the values of `Work.iteration` at the first of these k tiles: the tile numbers of A
-        and of B, then 0 for padding, else 1.
+        Args:
+            work: the operation that sums.
+            lanes: the numbers of the workgroups.
+            at: the values of `Work.iteration` at the first of these k tiles: the tile numbers of A,
+                those of B, and a flag, which is 0 if the tile of A or of B is padding, else 1.
+            count: the number of k tiles.
         """
         self.remember(work, lanes, at)
         self.record_sums(work, lanes, at, count)

@@ -90,7 +90,11 @@ class Work:
 
     @cached_property
     def senders(self) -> Formula:
-        """Formula for a tuple: the `turn` of a slot's first sender, and the number of senders."""
+        """Formula for a tuple of a send or receive: its first `turn`; the number of partial sums.
+
+        Partial sums are sent to a workspace slot one after another; the `turn` of a partial sum is
+        how many were sent to the slot before it. A receive has several if several workgroups send.
+        """
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self.scope.resolve(count)], self.program.slots)
 

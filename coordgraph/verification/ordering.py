@@ -1,4 +1,7 @@
-"""The order of sends and receives of one launch that holds under every interleaving."""
+"""The order in which workgroups of a launch must send and receive partial sums.
+
+It is a partial order (happens-before), which holds under every interleaving of the workgroups.
+"""
 
 from __future__ import annotations
 

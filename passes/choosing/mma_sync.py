@@ -39,7 +39,11 @@ MOST_PIECES = 16
 
 
 def covers(problem: Gemm) -> bool:
-    """Whether the model describes a problem: not groups, reductions of rows, or several sums."""
+    """Whether the model describes a problem.
+
+    It describes no groups, no epilogues that reduce rows, and no epilogues that combine products of
+    A with several matrices, such as that of a gated layer.
+    """
     return not problem.grouped and not problem.row_reductions and problem.sums == 1
 
 
@@ -104,7 +108,8 @@ def _suits(t: Table, s: MmaShape, slots: Column, piece: Column) -> Flag:
         t: problems and plans.
         s: how tiles are divided.
         slots: number of workgroups that the GPU runs at the same time.
-        piece: number of workgroups that share each tile, or 0.
+        piece: number of workgroups that share each tile; 0 for plans that do not fix this number:
+            data-parallel ones, and Stream-K with one workgroup for each slot.
     """
     pieces = np.where(piece > 0, piece, np.maximum(slots / np.maximum(s.tiles, 1), 1))
     deep = (s.depth >= LEAST_DEPTH) & (s.depth >= LEAST_DEPTH * pieces) & (pieces <= MOST_PIECES)

@@ -40,6 +40,9 @@ class Ranges(NamedTuple):
 class MainLoops:
     """The main loops of a launch, as columns with an entry for each main loop.
 
+    A panel is the part of A that one row of output tiles of the smallest shape reads, or the part
+    of B that one column of them reads.
+
     Args:
         steps: the steps of all workgroups.
         works: the cost of a tile of each tile shape.
@@ -55,7 +58,7 @@ class MainLoops:
         tiling: the number of the tile shape.
         first, count: the first k tile, and the number of k tiles.
         panel_a, panel_b: the numbers of the first panel of A and of the first panel of B.
-        span_a, span_b: numbers of panels.
+        span_a, span_b: the numbers of panels of A and of B that the main loop reads.
         asked_a, asked_b: bytes of A and of B that are requested per k tile.
         bytes_a, bytes_b: bytes of A and of B that are read from DRAM per k tile if the L2 cache has
             none of them.

@@ -1,4 +1,8 @@
-"""`RangeCache`: `passes.simulation.memory.Pieces` for main loops that have numbers, in one call."""
+"""`RangeCache`: a model of the L2 cache that looks up A and B of a main loop in one call.
+
+It computes the same as `passes.simulation.memory.Pieces`, but is faster: the ranges of k tiles that
+main loops read are numbered before the simulation, so lists replace dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,16 @@ __all__ = ["RangeCache"]
 class RangeCache:
     """Model of the L2 cache for launches in which ranges of k of a panel are equal or disjoint.
 
+    A panel is the part of A that one row of output tiles reads, or the part of B that one column of
+    output tiles reads. A main loop reads one range of k tiles of a panel of A, and one of B.
+
     A range is evicted after as many bytes as the cache holds have been read from DRAM since its
     last use (see `passes.simulation.memory`).
 
     Args:
         ranges: the ranges of k tiles that each main loop requests.
-        base: for each main loop, its outcome if the cache holds the k tiles of A and of B.
+        base: for each main loop, the result of `request` if the cache holds the k tiles of A and of
+            B.
         capacity: number of bytes of A and B that the cache holds.
         near: number of neighbouring slots (SMs) whose requests may be merged.
     """

@@ -24,13 +24,14 @@ the index of its first step, NONE for all steps of a plain tail; and when this s
 
 
 class TailRunner:
-    """Simulates the tails of a launch.
+    """Simulates the tails of a launch: the steps after each main loop, up to the next one.
 
     Args:
         tables: the tables of the launch.
         times: the times of steps, which are set here.
         timers: the events in the future (see `UniformEngine`), to which events are added here.
-        started: has an element for each workgroup that has started.
+        started: a list to which the engine appends an element whenever a workgroup starts; only its
+            length is used here.
         workgroups: number of workgroups that have steps.
 
     Attributes:
@@ -85,7 +86,13 @@ class TailRunner:
         return self.waiting.pop(number, None)
 
     def wake(self, rests: list[Rest]) -> None:
-        """Continue tails that have waited for partial sums whose times are known now."""
+        """Continue tails (the steps after a main loop) whose awaited partial sums now have times.
+
+        Other tails may wait for the partial sums that these tails send; they are continued, too.
+
+        Args:
+            rests: what is left of each tail to continue; empty when the method returns.
+        """
         while rests:
             loop, step, time = rests.pop()
             woken = self.run(loop, time) if step == NONE else self._execute(loop, step, time)

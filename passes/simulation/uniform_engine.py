@@ -1,10 +1,10 @@
 """`UniformEngine` simulates launches whose main loops are of few kinds, faster than `Engine`.
 
-It simulates the same events in the same order as `Engine`, and computes the same times. But all
-that does not depend on time is looked up in tables (`passes.simulation.uniform_tables`). So the
-event loop only orders the begins and ends of main loops by time, and asks the model of the L2
-cache. The times of steps that follow a main loop after a fixed time are computed at the end, with
-numpy.
+Main loops of one kind have the same number of k tiles and the same bytes. The simulation has the
+same events in the same order as that of `Engine`, and computes the same times. But all that does
+not depend on time is looked up in tables (`passes.simulation.uniform_tables`). So the event loop
+only orders the begins and ends of main loops by time, and asks the model of the L2 cache. The times
+of steps that follow a main loop after a fixed time are computed at the end, with numpy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class UniformEngine:
         work: the cost of a tile.
         machine: the GPU.
         kernel: the cluster shape with which the graph is compiled.
-        setup: seconds from the launch and from the start of a workgroup until it multiplies.
+        setup: the latency of the launch, and the seconds from the start of a workgroup until it
+            multiplies.
 
     Attributes:
         slots: number of workgroups that run at the same time.

@@ -1,8 +1,8 @@
-"""Tables of a launch whose main loops are of few kinds, for `UniformEngine`.
+"""Tables for `UniformEngine`, which simulates launches whose main loops are of few kinds.
 
-They contain all that does not depend on the time at which a step is executed: bytes, seconds,
-partial sums, and which step follows which. They are computed with numpy for all workgroups
-together.
+Main loops of one kind have the same number of k tiles and the same bytes. The tables contain all
+that does not depend on the time at which a step is executed: bytes, seconds, partial sums, and
+which step follows which. They are computed with numpy for all workgroups together.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Outcomes:
         """The outcomes of a launch's main loops; None if these are of too many kinds.
 
         Args:
-            loops: the main loops; all of them read one panel of A and one of B.
+            loops: the main loops. Each reads A for one row of output tiles, and B for one column of
+                output tiles.
             merged: share of requests that the L2 cache merges if neighbouring SMs request the same
                 data at the same time.
         """
@@ -110,7 +111,8 @@ class Tails:
         table: for each kind of tail: the seconds of its first step, without a wait, and of its
             other steps (0 for tails that are not plain); the seconds after the tail until the
             workgroup has ended, and from then on until the next workgroup begins its main loop (0
-            if the workgroup goes on); and what follows, BEGIN or REPLACE.
+            if the workgroup goes on); and what follows: BEGIN if the workgroup's next main loop
+            begins, REPLACE if the workgroup ends and another one takes its place on the SM.
         receives: for each main loop, the number of the partial sum that its tail waits for;
             `nothing` if it waits for none, and NOT_PLAIN if the tail is not plain.
         sends: for each main loop, the number of the partial sum that its tail sends, or
@@ -230,11 +232,16 @@ class UniformTables:
 
 
 def places(loops: Ints, stops: Ints, chosen: NDArray[np.bool_]) -> list[tuple[Ints, Ints]]:
-    """The steps of the `chosen` tails, from their first steps to their last ones.
+    """The first steps of the `chosen` tails, then their second steps, and so on.
+
+    Args:
+        loops: for each main loop, its index among all steps.
+        stops: for each main loop, the index of the step after its tail.
+        chosen: for each main loop, whether to return the steps of its tail.
 
     Returns:
-        The first pair has the tails that have a step, and these steps; the second pair has the
-        tails that have a second step, and these; and so on.
+        A list whose element i is a pair of arrays of equal length: the numbers of the main loops
+        whose tails have more than i steps, and the index of step i of each of these tails.
     """
     found: list[tuple[Ints, Ints]] = []
     tails = np.flatnonzero(chosen)

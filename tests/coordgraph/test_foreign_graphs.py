@@ -18,6 +18,7 @@ from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import compile_function, evaluate, floor_div, floor_mod, index_symbol
 from coordgraph.tensor_checks import problems_of_tensors
 from passes import DataParallel, StreamK
+from tests.support.sampling import quick_cases
 
 GRAPH = StreamK(workgroups=3)(Gemm("f32").graph((4, 4, 4)))
 TEXT = GRAPH.text()
@@ -59,6 +60,7 @@ def test_tensors_are_those_of_the_problem(graph: KernelGraph, problem: str):
         graph.verify()
 
 
+@quick_cases(2)
 @pytest.mark.parametrize(
     "gemm",
     [

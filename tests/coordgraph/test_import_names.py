@@ -68,6 +68,7 @@ def test_passes_of_the_user(tmp_path: Path, kind: str):
     assert err.splitlines()[-1].startswith(f"error: 'import passes' runs {file}")
 
 
+@pytest.mark.slow
 def test_codegen_of_another_distribution(tmp_path: Path):
     """The command line, which starts in `coordgraph`, names a package that hides `codegen`."""
     file = package(tmp_path / "site", "codegen")

@@ -53,7 +53,7 @@ EVERY = (*STREAMS, *SPLITS)
 FIRST, LAST, SPLIT = STREAMS[0], STREAMS[1], SPLITS[0]
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep())
 @settings(max_examples=60)
@@ -81,7 +81,7 @@ def test_all_but_the_owner_add_to_the_slot_of_the_tile(name: str, problem: Probl
             slots.add(slot)
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", EVERY)
 @given(deep(), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
 @settings(max_examples=20)

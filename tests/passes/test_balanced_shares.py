@@ -50,7 +50,7 @@ def test_every_tile_is_divided_into_whole_shares(rows: int, columns: int, depth:
         assert len({s.tile for s in found.of(number) if s.k_count}) == 1
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("reduction", "owner"), cover(0, [(r, o) for r in REDUCTIONS for o in OWNERS])
 )

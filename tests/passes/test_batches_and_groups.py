@@ -109,7 +109,7 @@ def test_groups_are_for_grids_that_are_given(name: str):
     assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "order"),
     cover(
@@ -200,7 +200,7 @@ def test_matrices_of_a_batch_may_coincide_or_lie_apart():
         assert np.array_equal(interpret(made, some, shared, parameters=parameters).d, some @ b[0])
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "gemm"),
     cover(

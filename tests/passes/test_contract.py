@@ -144,7 +144,7 @@ def test_odd_tiles_have_no_halves():
     assert "nothing is divided" in (HeterogeneousTiles().why_not(Gemm().graph((3, 5, 7))) or "")
 
 
-@quick_cases(8)
+@quick_cases(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_scheduled_graph_is_not_scheduled_again(name: str):
     step, problem, graph = SCHEDULES[name], Gemm("f32").graph(), symbolic(name)
@@ -163,7 +163,7 @@ def test_sizes_that_no_index_holds_are_refused():
         Gemm("f32", m=most, n=most, k=64).graph()
 
 
-@quick_cases(7)
+@quick_cases(3)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_graphs_can_be_copied(name: str):
     """Graphs can be deep-copied and pickled, also after `verify` has cached proofs about sizes."""

@@ -122,7 +122,7 @@ orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 # Tests of traces: which workgroup computes which k tiles.
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "order"),
     cover(0, product(EVERY, orders), kinds),
@@ -149,7 +149,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     on()
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
     """Stream-K gives all busy workgroups equally many iterations, except the last of them.
@@ -185,7 +185,7 @@ def test_whole_tiles_do_not_balance():
     assert {segment.role for segment in one.segments} == {"whole"}
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
@@ -277,7 +277,7 @@ def test_groups_give_the_reference(name: str):
     on()
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     "name", cover(0, [*WHOLE[1:], *STREAMS[1:7:2], PARTLY[0], PARTLY[3]], kinds)
 )
@@ -292,7 +292,7 @@ def test_what_is_no_number_stays_in_its_group(name: str):
     on()
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "layout"),
     chosen(
@@ -306,6 +306,7 @@ def test_every_order_of_visits_and_layout(order: str, layout: str):
     check(made, [5, 0, 1, 13, 4], 5, 2, 1, bad=frozenset({3}), schedule=Shuffled(1))
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(1, 13), st.integers(1, 13), group_sizes, st.integers(1, 9))
 def test_ragged_tiles(m: int, n: int, sizes: list[int], workgroups: int):
@@ -408,7 +409,7 @@ def test_what_is_deferred():
     assert graph("data-parallel").parameters.deferred == {"tiles_k"}
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, [*STREAMS[:7], PARTLY[0]], kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))

@@ -178,6 +178,7 @@ def test_its_text_is_parsed():
     assert "edge Interleave tile, k_tile -> sk.tile, sk.k" in graph.text()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", [StreamK(), interleaved()], ids=str)
 def test_the_producer_computes_an_interleaved_k_once_for_all_boxes(schedule: StreamK):
     graph = schedule(Gemm("bf16").graph((128, 128, 64)))

@@ -128,7 +128,7 @@ def test_stream_k_shares_are_equal_but_for_the_last(name: str, least: int, probl
     assert busy[-1] <= share
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("two-tile")])
 @given(problems())
 @settings(max_examples=25)

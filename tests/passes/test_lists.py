@@ -282,7 +282,7 @@ def test_lists_give_the_reference(name: str):
     on()
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "layout"),
     cover(0, product(EVERY, LAYOUTS), lambda case: (case[0].partition("{")[0], case[1])),
@@ -293,6 +293,7 @@ def test_every_layout(name: str, layout: str):
         check(made, sizes, 5, schedule=Shuffled(seed))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "name",
     chosen(

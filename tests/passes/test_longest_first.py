@@ -18,7 +18,7 @@ from coordgraph.products import product_order
 from coordgraph.tables import SORTS, Table, tabulate
 from passes import LongestFirst, Pipeline, Rasterize
 from tests.passes.schedules import TILE
-from tests.support.sampling import cover
+from tests.support.sampling import cover, quick_cases
 
 PERSISTENT = "data-parallel{persistent=true}"
 OF_DEPTH = Gemm("f32", grouped=True, group_axis="k")
@@ -70,6 +70,7 @@ def test_what_it_is_for():
     assert sum(before) == sum(after)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "order"),
     cover(

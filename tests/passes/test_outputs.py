@@ -46,7 +46,7 @@ def scheduled(schedule: str, **options: Any) -> KernelGraph:
     return Pipeline.parse(schedule)(Gemm("f32", epilogue=gated, **options).graph((16, 16, 16)))
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_stores_every_output(schedule: str):
     graph = scheduled(schedule)
@@ -60,7 +60,7 @@ def test_every_schedule_stores_every_output(schedule: str):
     np.testing.assert_array_equal(found.d, np.maximum(2 * a @ b, 0) + gate)
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(("schedule", "options"), GROUPED, ids=str)
 def test_batches_and_groups_store_every_output(schedule: str, options: dict[str, Any]):
     report = scheduled(schedule, **options).check(checks=("cover", "bounds"))

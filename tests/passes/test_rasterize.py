@@ -251,7 +251,7 @@ def test_groups_work_on_neighbours_at_the_same_k(groups: int):
             assert numbers == list(range(numbers[0], numbers[0] + groups))
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "order"),
     chosen(

@@ -107,7 +107,7 @@ def test_a_graph_of_numbers_gives_the_reference(name: str):
     run(numeric(name, problem, "group"), problem, Shuffled(3))
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", ["data-parallel", "stream-k", "two-tile-stream-k{owner=last}"])
 def test_tiles_that_are_not_square(name: str):
     graph = symbolic(name, "plain", (3, 5, 2))
@@ -115,7 +115,7 @@ def test_tiles_that_are_not_square(name: str):
         run(graph, problem, Shuffled(0))
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", cover(0, FIXED_UP, words))
 @given(problems(most=16), st.integers(0, 1000))
 @settings(max_examples=6)
@@ -132,7 +132,7 @@ def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, see
     np.testing.assert_allclose(first, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
 
-@quick_cases(11)
+@quick_cases(4)
 @pytest.mark.parametrize("name", FIXED_UP)
 def test_waiting_for_lower_numbers_needs_no_residency(name: str):
     """If workgroups wait only for lower-numbered ones, one resident workgroup at a time suffices.

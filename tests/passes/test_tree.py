@@ -101,6 +101,7 @@ def test_waiting_for_lower_numbers_needs_no_residency(
     run(symbolic(name), problem, schedule, resident=resident)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("name", [FIRST, TWO_TILE])
 @given(deep(), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
 @settings(max_examples=25)

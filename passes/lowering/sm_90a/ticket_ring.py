@@ -88,7 +88,7 @@ class TicketRing:
         return RING.initial(c, 1, self._readers * self.division.workgroups)
 
     def counted(self, body: Operation) -> Operation:
-        """Wrap the operations of a role in a counter of tickets, which starts at 0."""
+        """Wrap the code of the producer, or of the consumers, in a counter of tickets from 0."""
         return body if self.take is None else Counter(RING.step, (body,))
 
     def fetch(self, loop: For) -> tuple[Body, Body]:
@@ -106,17 +106,28 @@ class TicketRing:
         return (), (If(equal(loop.symbol, late), (take,)),)
 
     def produced(self, c: CoordinateEditor, body: Body) -> Body:
-        """Lower the dynamic loop in the producer's operations `body`: it passes tickets."""
+        """Lower the dynamic loop in `body`, the producer's code.
+
+        The producer writes each ticket to shared memory, and then reads it like other warps.
+        """
         if self.take is None:
             return body
         return self._replaced(body, (*self._pass(c), *self._read(self.take)))
 
     def followed(self, body: Body) -> Body:
-        """Lower the dynamic loop in the operations `body` of another role: read tickets."""
+        """Lower the dynamic loop in `body`, the code of warps that only read tickets."""
         return body if self.take is None else self._replaced(body, self._read(self.take))
 
     def apart(self, body: Body, role: str) -> Body:
-        """Put the operations of each tile into a scope, apart from the `TakeTicket` after them."""
+        """Put the body of the dynamic loop, without its `TakeTicket`, into a `Scope`.
+
+        In ping-pong kernels, one warpgroup executes the operations in the scope for each tile, but
+        all warpgroups read the ticket after it.
+
+        Args:
+            body: the operations with the loop.
+            role: the name of the scope.
+        """
 
         def separate(op: Operation) -> Operation:
             if not isinstance(op, DynamicFor):

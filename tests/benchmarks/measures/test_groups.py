@@ -30,7 +30,7 @@ def test_defaults():
     assert not parser().parse_args(["--plans"]).plans
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize("text", PLANS)
 def test_plans_are_for_hopper(text: str):
     plan = parse_plan(text)

@@ -44,6 +44,7 @@ def test_ratios_compare_with_the_default_and_the_faster_triton_kernel():
     assert found["of_triton"] == {"mean": pytest.approx(2.5), "least": 2.5}
 
 
+@pytest.mark.slow
 def test_predictions_of_a_layer():
     found = [*predicted([(1024, 4096)], "bf16", "nt")]
     assert [one.m for one in found] == [*ROWS]

@@ -69,6 +69,7 @@ CACHE = 10e6
 """Size in bytes of the simulated L2 cache; matrix B is larger."""
 
 
+@pytest.mark.slow
 def test_bands_save_traffic_where_workgroups_keep_step():
     """Bands reduce the DRAM traffic of whole tiles (data-parallel), but not of plain Stream-K.
 
@@ -248,7 +249,7 @@ def test_what_is_measured_goes_with_what_is_modelled(
         assert word in text
 
 
-@quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--no-counters"]])
 def test_times_are_taken_where_nothing_can_be_counted(
     words: list[str],

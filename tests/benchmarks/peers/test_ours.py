@@ -11,8 +11,10 @@ import pytest
 import codegen
 from benchmarks.peers.ours import Library
 from passes.choosing import Plan
+from tests.support.sampling import quick_cases
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("size", [(8, 16, 24), (300, 40, 50)])
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_the_plan_of_matmul_is_kept(size: tuple[int, int, int], transpose_b: bool):

@@ -71,6 +71,7 @@ def test_there_is_an_example_of_every_kind():
     assert (len(EXAMPLES), sorted(kinds)) == (4, ["k", "m", "mnk"])
 
 
+@pytest.mark.slow
 def test_the_report_of_groups():
     done = coordgraph("run", *ALONG_K, *QUICK)
     assert done.code == 0

@@ -145,6 +145,7 @@ def test_every_layout(layout: str, dtype: str):
         assert (error <= 1e-2 * (abs(left) @ abs(right))).all()
 
 
+@pytest.mark.slow
 def test_other_types():
     """Groups along k give right results for f16 inputs with f32 sums and D, and for f64."""
     mixed = kernel("stream-k", "f16", "tn", out_dtype="f32")

@@ -322,7 +322,7 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("schedule", "gemm", "more"),
     [

@@ -137,6 +137,7 @@ def test_lists(name: str, layout: str, dtype: str):
     settings(max_examples=6)(given(lists, st.integers(1, 20))(on))()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "layout"),
     chosen(
@@ -166,6 +167,7 @@ def test_neighbours_that_are_no_numbers():
             np.testing.assert_allclose(product, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(lists.filter(lambda sizes: any(m * n for m, n, _ in sizes)), st.integers(1, 9))
 @example([(13, 9, 0), (5, 3, 33)], 3)

@@ -71,6 +71,7 @@ def test_the_cpu_checks_the_indices_of_outputs():
     check(codegen.compile(graph, "cpu", debug=True)(A, B), plain_and_relu, {})
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.name)
 def test_matmul_returns_every_output(function: ep.EpilogueFunction):
     given = operands(function)
@@ -127,6 +128,7 @@ def test_an_array_is_not_taken_for_another_of_the_same_layout():
         check(found, relu_residual, {"bias": BIAS, **given})
 
 
+@pytest.mark.slow
 def test_batches_have_an_output_for_each_product():
     a, b = np.stack([A, -A]), np.stack([B, B + 1])
     check(codegen.matmul(a, b, epilogue=plain_and_relu), plain_and_relu, {}, a @ b)
@@ -184,6 +186,7 @@ def test_a_list_of_products_has_a_matrix_of_every_output():
             check(both, plain_and_relu, {}, one @ two)
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("shape", "target"), covering(2, [(0, 4, 3), (3, 0, 4), (3, 4, 0)], ["cpu", "interpreter"])
 )

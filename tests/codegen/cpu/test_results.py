@@ -71,13 +71,14 @@ def test_every_type_and_transpose(dtype: str, out_dtype: str | None, transposed:
         Problem(code, m, n, k, alpha=-0.75, beta=0.25).check()
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("dtype", "out_dtype"), chosen(MIXED[::2], MIXED))
 def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
     for m, n, k in SIZES:
         Problem(kernel("stream-k", dtype=dtype, out_dtype=out_dtype), m, n, k, 2.0, 0.5).check()
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("small", "dtype", "out_dtype", "transposed"),
     cover(
@@ -111,7 +112,7 @@ def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, tran
 TILES = [(1, 1, 1), (5, 7, 3), (2, 3, 64), (33, 17, 8), (64, 1, 5), (1, 70, 2)]
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize(("tile", "dtype"), cover(0, product(TILES, ("f32", "f64"))))
 def test_every_tile_shape(tile: tuple[int, int, int], dtype: str):
     code = kernel("data-parallel", tile=tile, dtype=dtype)

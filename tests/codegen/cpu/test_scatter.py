@@ -23,7 +23,7 @@ NAMES = ("stream-k{reduction=scatter}", "split-k{splits=4,reduction=scatter}")
 STREAM = NAMES[0]
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_tile_in_many_pieces(name: str, threads: int):
@@ -55,6 +55,7 @@ def test_flags_are_zero_again():
     assert len(kept.tensors["flags"]) == 2 * 9 * 4
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("kind", ["batch", "groups"])
 def test_batches_and_groups(kind: str):
     random = np.random.default_rng(0)

@@ -62,7 +62,7 @@ def expected_segments(graph: KernelGraph, sizes: dict[str, int], **tables: list[
     )
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_timeline_has_the_segments_of_the_schedule(schedule):
     graph = graph_of(schedule)
@@ -86,6 +86,7 @@ def test_products_of_a_batch_are_told_apart():
     assert set(found.product.tolist()) == {-1, 0, 1, 2}
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(
     "schedule", [DataParallel(persistent=True, workgroups=4), StreamK(workgroups=3)], ids=str
 )

@@ -118,7 +118,7 @@ def test_switched_off(fake_driver: FakeDriver, folder: Path, monkeypatch: pytest
     assert len(fake_driver.loaded) == 2
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize("damage", ["damaged", "no facts", "other facts", "no code"])
 def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage: str):
     launch(kernel(DataParallel()))
@@ -209,6 +209,7 @@ def test_refusals_come_at_compile_time():
         codegen.compile(broken.graph, "sm_90a")
 
 
+@pytest.mark.slow
 def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
     """A kernel from the disk cache is launched with the cluster size and overlap of its code."""
     for _ in range(2):

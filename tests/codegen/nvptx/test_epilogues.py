@@ -53,7 +53,7 @@ def compiled(
     return kernel
 
 
-@quick_cases(4)
+@quick_cases(2)
 @pytest.mark.parametrize(
     ("target", "schedule", "tile", "options", "case"),
     cover(

@@ -268,6 +268,7 @@ def test_who_waits_for_whose_zeros():
     assert names(turns.identifier), "both would meet at one barrier"
 
 
+@quick_cases(1)
 @pytest.mark.parametrize(("rows", "whole"), [(48, False), (64, True)])
 def test_only_existing_chunks_are_zeroed(rows: int, whole: bool):
     """Threads zero only 16-byte chunks that the tile has, past the end of a group along k.

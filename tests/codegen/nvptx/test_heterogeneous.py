@@ -361,6 +361,7 @@ def test_memory_is_that_of_the_largest_tile():
             assert len(sizes) == 1
 
 
+@pytest.mark.slow
 def test_the_text_reads_back_and_its_diagram_parses():
     pipeline = Pipeline.parse("rasterize{width=2},heterogeneous-tiles{workgroups=132,small_n=64}")
     graph = LowerToHopper()(pipeline(gemm().graph((128, 256, 64))))

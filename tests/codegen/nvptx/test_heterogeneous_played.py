@@ -96,7 +96,7 @@ def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
         assert multiplied == sorted(filled * machine.team)
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(("kind", "problem"), cover(0, product(PLAYED, PROBLEMS)))
 def test_every_element_is_stored_once_by_a_tile_of_its_shape(kind: str, problem: str):
     play(kind, PROBLEMS[problem], seed=0)

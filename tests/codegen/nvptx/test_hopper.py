@@ -260,7 +260,7 @@ def test_what_it_refuses(reason: str):
     assert str(caught.value).startswith(f"{step} refuses: ")
 
 
-@quick_cases(16)
+@quick_cases(6)
 @pytest.mark.parametrize(
     ("shape", "layout"), cover(0, product([*HOPPER_SHAPES, *LARGE_SHAPES], LAYOUTS)), ids=str
 )

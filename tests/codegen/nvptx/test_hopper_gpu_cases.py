@@ -85,6 +85,7 @@ def assembles(code: Code) -> None:
     assert report.spill_stores == 0, f"{made.bytes_in_flight} bytes in flight are too many"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("spec", chosen(RANDOM[:1], (*RANDOM, *DIFFERENT_D)), ids=str)
 def test_code_for_aligned_tensors_assembles(spec: Spec):

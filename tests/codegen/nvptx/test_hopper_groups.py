@@ -206,7 +206,7 @@ def walk(body: Body) -> list[Operation]:
     return [inner for op in body for inner in op.walk()]
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_groups_are_looked_up_beside_the_last_multiplications(schedule: str):
     """Tables of groups are read while the last multiplications run, not in a consumer's main

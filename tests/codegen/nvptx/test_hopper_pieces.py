@@ -163,7 +163,7 @@ def received(
     return np.concatenate(found, axis=2)
 
 
-@quick_cases(3)
+@quick_cases(1)
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
     """The map from (vector, thread, element) to an index in a workspace slot is a bijection.

@@ -145,6 +145,7 @@ def test_an_edit_that_changes_nothing_returns_the_graph():
     assert [*e.graph.dimensions][-2:] == ["end", "alone"]
 
 
+@pytest.mark.slow
 def test_a_pickled_graph_has_the_hash_of_its_process():
     """A pickled graph can be found in a set of the process that loads it.
 

@@ -74,7 +74,7 @@ def test_four_products_read_and_write_four_times_as_much():
         assert many[term] == pytest.approx(4 * few[term], rel=0.05), term
 
 
-@quick_cases(2)
+@quick_cases(1)
 @pytest.mark.parametrize(
     "pipeline",
     ["data-parallel{persistent=true}", "stream-k{owner=last}", "hybrid-stream-k{owner=last}"],

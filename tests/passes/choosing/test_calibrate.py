@@ -49,6 +49,7 @@ def test_measurements_are_read(path: Path, truth: Constants):
     assert found.error == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_fit_gets_nearer(path: Path):
     measured = Measurements.read([path], constants_of())
     before = quality(measured, constants_of())

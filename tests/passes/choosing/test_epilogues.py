@@ -10,6 +10,7 @@ from passes.choosing import choices, constants_of
 from passes.choosing.candidates import candidates
 from passes.choosing.operand_reads import OperandReads
 from passes.lowering import LowerToHopper
+from tests.support.sampling import quick_cases
 
 H200 = constants_of("NVIDIA H200")
 SIZE = {"m": 4096, "n": 6144, "k": 512}
@@ -56,6 +57,7 @@ def test_outputs_besides_d_are_counted():
     assert found == OperandReads(0, 3 * 10 * 20 * (2 + 4))
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("function", [residual_f32, residual_bf16, bias_alone])
 def test_plans_leave_registers_for_what_the_epilogue_reads(function):
     problem = gemm(function)

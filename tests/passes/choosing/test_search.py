@@ -69,7 +69,7 @@ def test_the_first_plans_differ(problem: Gemm):
     assert len({plan.family for plan in first}) >= 3
 
 
-@quick_cases(3)
+@quick_cases(1)
 @pytest.mark.parametrize(
     ("problem", "better"),
     [

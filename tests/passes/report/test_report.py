@@ -106,6 +106,7 @@ def test_no_rate_limits_a_launch_of_one_tile():
     assert "no rate limits" in found["headline"]["limit"]["text"]
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("step", [DataParallel(), StreamK()])
 def test_terms_of_the_model_add_up_to_its_total(step: Pass):
     found = make_report(Subject(scheduled(step), WAVES)).data["terms"]
@@ -160,6 +161,7 @@ def measured_columns(**changes: Any) -> dict[str, Any]:
     return {**columns, **scaled, **changes}
 
 
+@quick_cases(1)
 @pytest.mark.parametrize("wrap", [dict, lambda columns: {"events": columns}])
 def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], Any]):
     subject = Subject(scheduled(DataParallel()), WAVES, measured=wrap(measured_columns()))
@@ -172,6 +174,7 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
     assert found["headline"]["seconds"] == measured["makespan"] / 1e9
 
 
+@pytest.mark.slow
 def test_only_a_timeline_with_dropped_records_may_lack_tiles():
     """A measured timeline without some tiles is refused, unless the kernel dropped records."""
     columns = measured_columns()
@@ -224,6 +227,7 @@ def test_a_measured_cluster_is_one_row():
         assert measured["buckets"][bucket] == pytest.approx(simulated["buckets"][bucket])
 
 
+@pytest.mark.slow
 def test_a_producer_does_not_count_as_multiplying():
     """A Hopper producer's LOAD events do not count as multiplying."""
     columns = measured_columns()
