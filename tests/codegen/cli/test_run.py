@@ -13,13 +13,11 @@ import pytest
 import codegen.architectures
 from codegen import explain
 from codegen.call import measured
-from codegen.call.request import PlanRequest
 from codegen.cli import check as checking
 from codegen.cli import doctor, timing
 from codegen.kernel import Kernel
 from codegen.targets.nvptx import driver
 from codegen.toolchain import find_ptxas
-from coordgraph import Gemm
 from passes.choosing import Plan
 from passes.lowering import MMA_SYNC, Architecture
 from passes.lowering.sm_80.architecture import MmaSync
@@ -95,12 +93,12 @@ def test_compile_chooses_for_the_gpu_that_was_measured(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
     here = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, 0)
+    best = explain(512, 768, 1024, device=here.name).best
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
     monkeypatch.setattr(measured, "remembered", lambda request: None)
     words = ("--m", "512", "--n", "768", "--k", "1024", "-t", "sm_80", "--json")
-    rule = PlanRequest(Gemm("bf16", m=512, n=768, k=1024), "sm_80", here.name, 108).simple_plan
-    assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == str(rule)
+    assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == str(best.plan)
     times = measured.Measured(((Plan.parse(BETTER), 1e-5),))
     monkeypatch.setattr(measured, "remembered", lambda request: times)
     assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == BETTER
