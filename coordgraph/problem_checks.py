@@ -261,7 +261,7 @@ def _check_outputs(gemm: Problem, function: EpilogueFunction, out: str) -> None:
 
 
 def _check_unstored(gemm: Problem) -> None:
-    """Check that a problem whose epilogue does not store D needs no address of an element of D."""
+    """Refuse a problem that says where rows of D are stored, if its epilogue does not store D."""
     for field, given in (
         ("scattered_rows=True", TARGETS in gemm.tables_of_rows),
         ("group_axis=mnk", gemm.diagonal),

@@ -362,7 +362,7 @@ def _why_no_times(found: PlanRequest) -> str:
 
 
 def _figured() -> str:
-    """The names of the GPUs whose public figures are known."""
+    """The names of the GPUs for which there are files of published figures."""
     return ", ".join(known_figures())
 
 

@@ -160,7 +160,7 @@ def token_loss_gradients(
 
 
 def _step(tokens: int, classes: int) -> int:
-    """Number of classes in a block; all blocks but the last have equally many."""
+    """Number of classes in each block of classes; the last block may have fewer."""
     most = max(BLOCK // max(tokens, 1) // COLUMNS, 1) * COLUMNS
     blocks = max(-(-classes // most), 1)
     return max(-(-classes // blocks // COLUMNS), 1) * COLUMNS

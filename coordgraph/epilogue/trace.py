@@ -119,7 +119,8 @@ def _results(
             "with a value for each of them, in this order"
         )
     found: list[Value] = []
-    # Without outputs, the function would store nothing: its None is refused like any other value.
+    # None leaves D unstored if there are other outputs. Otherwise a kernel would store nothing, so
+    # None is refused, like every value that is no traced value.
     unstored = bool(outputs) and values[0] is None
     for value in values[unstored:]:
         if not isinstance(value, Value) or value.tape is not tape:

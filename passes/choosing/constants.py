@@ -7,17 +7,27 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from passes.choosing.counting import Column
 
-__all__ = ["FITTED", "Constants", "constants_of", "file_of", "known_devices", "user_folder"]
+__all__ = [
+    "FITTED",
+    "Constants",
+    "constants_of",
+    "file_of",
+    "known_devices",
+    "read_own",
+    "user_folder",
+]
+
+T = TypeVar("T")
 
 FOLDER = Path(__file__).with_name("devices")
 """Folder with one JSON file of constants for each device that the library knows."""
@@ -275,6 +285,27 @@ def file_of(device: str, folder: Path = FOLDER) -> Path:
     return folder / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
 
 
+def read_own(path: Path, read: Callable[[str], T], content: str, advice: str) -> T | None:
+    """Read a file of the user about a device; None, with a warning, if it cannot be read.
+
+    Args:
+        path: the file.
+        read: parses the text of the file.
+        content: what the file has, for the warning.
+        advice: what the user can do, for the warning.
+    """
+    try:
+        return read(path.read_text("utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        warnings.warn(
+            f"{path} has no {content} of this version of coordgraph ({error}), so it is not used; "
+            f"{advice}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+
+
 @cache
 def known_devices() -> dict[str, Constants]:
     """The constants of every device that has a file, by the device's name.
@@ -286,15 +317,9 @@ def known_devices() -> dict[str, Constants]:
     for path in sorted(user_folder().glob("*.json")):
         if path.name.endswith(TIMES):
             continue
-        try:
-            found.append(Constants.from_json(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            warnings.warn(
-                f"{path} has no constants of this version of coordgraph ({error}), so it is not "
-                "used; write it again by `coordgraph calibrate`, or delete it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        advice = "write it again by `coordgraph calibrate`, or delete it"
+        own = read_own(path, Constants.from_json, "constants", advice)
+        found += () if own is None else (own,)
     return {c.device: c for c in found}
 
 

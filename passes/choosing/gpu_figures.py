@@ -7,14 +7,13 @@ The cost model of kernels with mma.sync (`passes.choosing.mma_sync`) and the sim
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
 from passes.choosing.constants import FOLDER as MEASURED_FOLDER
-from passes.choosing.constants import file_of, user_folder
+from passes.choosing.constants import file_of, read_own, user_folder
 
 __all__ = [
     "FOLDER",
@@ -190,16 +189,8 @@ def known_figures() -> Mapping[str, GpuFigures]:
     """
     found = dict(library_figures())
     for path in _files(user_folder() / FOLDER.name):
-        try:
-            own = GpuFigures.from_json(path.read_text("utf-8"))
-        except (OSError, ValueError, TypeError) as error:
-            warnings.warn(
-                f"{path} has no figures of a GPU for this version of coordgraph ({error}), so it "
-                "is not used; correct it, or delete it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        else:
+        own = read_own(path, GpuFigures.from_json, "figures of a GPU", "correct it, or delete it")
+        if own is not None:
             found[own.device] = own
     return found
 
@@ -221,7 +212,7 @@ def figures_of(device: str, processors: int) -> GpuFigures | None:
 
 @cache
 def _scaled(base: GpuFigures, processors: int) -> GpuFigures:
-    """The figures of a partition of a GPU, which has `processors` SMs."""
+    """The figures of a partition of a GPU that has only `processors` of the GPU's SMs."""
     ratio = processors / base.processors
     return replace(
         base,

@@ -1,4 +1,4 @@
-"""Rank the plans of a problem for kernels with mma.sync, by public figures of a GPU."""
+"""Rank plans of kernels with mma.sync by times that published figures of the GPU predict."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Engine:
             return
 
     def _continue(self, workgroup: int, step: int, time: float) -> None:
-        """Simulate a workgroup from a step on, and those that wait for its partial sums."""
+        """Simulate a workgroup from `step` on, then those that waited for its partial sums."""
         self._execute(workgroup, step, time)
         while self.woken:
             wait = self.woken.popleft()

@@ -113,7 +113,11 @@ class MainLoops:
 
     @property
     def requests(self) -> tuple[NDArray[Any], ...]:
-        """Columns: panels, numbers of panels, the range of k tiles, bytes (see the attributes)."""
+        """What the main loops request, as columns with an element for each main loop.
+
+        The columns are `panel_a` and `panel_b`, `span_a` and `span_b`, the first k tile and the one
+        after the last, `asked_a` and `asked_b`, `bytes_a` and `bytes_b`, and `stored`.
+        """
         return (
             *(self.panel_a, self.panel_b, self.span_a, self.span_b),
             *(self.first, self.first + self.count),

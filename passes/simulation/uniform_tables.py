@@ -20,7 +20,8 @@ from passes.simulation.work import TileWork, fixed_seconds
 __all__ = ["BEGIN", "NOT_PLAIN", "REPLACE", "Outcomes", "Tails", "UniformTables", "places"]
 
 MOST_KINDS = 28
-"""Largest number of kinds of main loops, or of tails. Nine outcomes of each kind fit in a byte."""
+"""Largest number of kinds of main loops, and of kinds of tails (the steps between main loops), of a
+launch that the tables describe. The number of an outcome, up to `9 * kind + 8`, fits in a byte."""
 LEAST_LOOPS = 100
 """Launches of fewer main loops are simulated by `Engine`, which takes less time than the tables."""
 MOST_NUMBERS = 10_000_000
@@ -283,7 +284,10 @@ def send_numbers(steps: Steps) -> Ints | None:
 
 
 def kinds_of(columns: Sequence[Floats | Ints]) -> tuple[NDArray[np.uint8], Ints] | None:
-    """Number the different rows of columns.
+    """Number the kinds of rows of a table: rows with equal values are of one kind.
+
+    Args:
+        columns: the columns of the table, of equal length.
 
     Returns:
         For each row the number of its kind, and for each kind the index of its first row; None if

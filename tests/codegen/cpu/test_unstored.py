@@ -12,17 +12,8 @@ from coordgraph import Gemm, LaunchError
 from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array
 from passes import Pipeline
+from tests.support.losses import loss
 from tests.support.sampling import covering, quick_cases
-
-
-@ep.epilogue(
-    column=ep.operand("n", "i32"),
-    target=ep.operand("m", "i32"),
-    total=ep.output("m", reduce="logsumexp"),
-    picked=ep.output("m", reduce="sum"),
-)
-def loss(acc: Any, column: Any, target: Any) -> Any:
-    return None, acc, ep.where(ep.compare(column, target, relation="=="), acc, 0.0)
 
 
 @ep.epilogue(residual=ep.operand("mn", optional=True), pre=ep.output(), wide=ep.output("mn", "f64"))

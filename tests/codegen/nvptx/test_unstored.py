@@ -23,18 +23,9 @@ from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.played_rows import PlayedRows
 from tests.codegen.nvptx.test_outputs import PERSISTENT, Case, compiled
+from tests.support.losses import loss
 from tests.support.ptxas import assert_clean
 from tests.support.sampling import chosen, quick_cases
-
-
-@ep.epilogue(
-    column=ep.operand("n", "i32"),
-    target=ep.operand("m", "i32"),
-    total=ep.output("m", reduce="logsumexp"),
-    picked=ep.output("m", reduce="sum"),
-)
-def loss(acc: Any, column: Any, target: Any) -> Any:
-    return None, acc, ep.where(ep.compare(column, target, relation="=="), acc, 0.0)
 
 
 @ep.epilogue(squares=ep.output("m", reduce="sum"))
@@ -153,7 +144,7 @@ def test_the_ring_has_the_memory_of_d():
 
 
 def test_a_call_passes_no_d(fake_driver: FakeDriver):
-    """An odd n does not prevent wgmma, because no rows of D need to be aligned."""
+    """Problems with an odd n can use wgmma if D, whose rows would not be aligned, is unstored."""
     case = Case("sm_90a", PERSISTENT, (128, 128, 64), {}, {"transpose_b": True})
     kernel, fake_driver.arguments = compiled(loss, case), 6
     a, b = matrix(256, 128, 1 << 30), matrix(521, 128, 2 << 30)
