@@ -74,7 +74,7 @@ def _strides(
     """For each coordinate in `known`, the change of an address when the coordinate grows by 1.
 
     The address is `expression`. Coordinates that `known` maps to a number (such as a selector's) or
-    to an expression are left out; only those that it maps to their own symbols remain.
+    to an expression are left out, so only coordinates mapped to their own symbols remain.
     """
     symbols = {graph.coordinates.symbol(name) for name in known}
     for name, given in known.items():
@@ -88,6 +88,6 @@ def _strides(
         after = expression.xreplace({symbol: symbol + 1})
         distance = simplify((after - expression).expand(), ranges)
         if symbols_of(distance) & symbols:
-            yield Stride(name, None, number, "differs from place to place")
+            yield Stride(name, None, number, "not constant")
         else:
             yield Stride(name, distance, number)

@@ -41,8 +41,8 @@ def starts_of(
         computes in this direction.
 
     Raises:
-        AmbiguousPath: several edges compute an index on the path, and what is known does not choose
-            between them.
+        AmbiguousPath: several edges compute an index on the path, and the known indices are enough
+            for none of them.
     """
     search = _Search(graph, direction, known, ranges)
     found, parted = search.starts(wanted)

@@ -136,10 +136,10 @@ class EdgeStep:
 
     Args:
         edge: the coordinate transform.
-        direction: the direction in which it is evaluated.
-        reads: the dimensions whose indices it reads, in order.
-        computes: the indices that it computes and that the derivation uses.
-        guards: the conditions under which those indices are not padding.
+        direction: the direction in which the edge is evaluated.
+        reads: the dimensions whose indices the edge reads, in order.
+        computes: the indices that the edge computes and that the derivation uses.
+        guards: the conditions under which the computed indices are not padding.
         origin: the passes that added or changed the edge, separated by commas; '' for none.
     """
 

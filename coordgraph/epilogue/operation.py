@@ -55,9 +55,9 @@ class Elementwise:
     """Base class of the elementwise operations that epilogues may use.
 
     A subclass sets `name` and `arity` and implements `numpy` (the reference) and `llvm` (the code
-    generation). Defining a subclass registers it, unless it is declared with `abstract=True`, as
-    base classes of operations are. Calling an operation with values of an epilogue that is being
-    traced records a step.
+    generation). Defining a subclass registers the operation; `abstract=True` declares a base class
+    of operations, which is not registered. Calling an operation with values of an epilogue that is
+    being traced records a step.
     """
 
     name: ClassVar[str] = ""

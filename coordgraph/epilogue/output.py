@@ -63,9 +63,9 @@ class Output:
             )
         if (self.axes in REDUCED_AXES) != bool(self.reduce):
             raise VerifyError(
-                f"output {self.name}: the axes 'm' and reduce go together, and so do '' and "
-                "reduce; declare output('mn'), output('m', reduce='sum') or output('', "
-                "reduce='sum')"
+                f"output {self.name} has axes {self.axes!r} and reduce={self.reduce!r}, but the "
+                "axes 'm' and '' need a reduction, and 'mn' allows none; declare output('mn'), "
+                "output('m', reduce='sum') or output('', reduce='sum')"
             )
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -100,14 +100,13 @@ def output(axes: str = "mn", dtype: str = "", *, reduce: str = "") -> Output:
     """Declare an output of an epilogue besides D: `pre=output("mn", "bf16")`.
 
     The decorated function returns a tuple: the value of D, then the value of every declared output,
-    in the order of the declarations. A kernel call returns its arrays in the same order, as
-    `d, pre = kernel(a, b)` for a function that ends with `return gelu(x), x`, so that function and
-    call read alike. If the value of D is None, as in `return None, x`, the kernel does not store
-    D, and a call returns None in its place.
+    in the order of the declarations. A kernel call returns its arrays in the same order:
+    `d, pre = kernel(a, b)` for a function that ends with `return gelu(x), x`. If the value of D is
+    None, as in `return None, x`, the kernel does not store D, and a call returns None in its place.
 
     Args:
-        axes: the coordinates of D that the output has: `mn`, one element for every element of D;
-            or with `reduce` `m`, one element for every row, or '', one element in all.
+        axes: the coordinates of D that the output has: `mn`, one element for every element of D.
+            With `reduce`: `m`, one element for every row of D, or '', a single element.
         dtype: the element type; by default the type of D, or that of the value if it is reduced.
         reduce: `sum`, `max` or `logsumexp` of the values of a row, or of all values. A kernel
             stores the reduction of each row of a macro tile, so its output has the shape m x

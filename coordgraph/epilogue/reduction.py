@@ -53,7 +53,7 @@ class Running:
     """A reduction as a running state, for machines that reduce parts of a row at the same time.
 
     The state of a part of the row is merged with the state of another part, in any order. Merging
-    is commutative, bit by bit.
+    a with b gives the same bits as merging b with a.
 
     Args:
         identity: the state of an empty set of elements.

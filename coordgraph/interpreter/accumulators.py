@@ -28,7 +28,7 @@ class _State(Enum):
     UNSET = "which was never zeroed"
     SUMMING = "which its epilogue has not finished"
     SENT = "which was not zeroed since it was sent"
-    EXCHANGED = "which was sent and then took a partial"
+    EXCHANGED = "to which a partial sum was added after it was sent"
     FINISHED = "which its epilogue has finished"
     STORED = "which was not zeroed since it was stored"
 
@@ -40,7 +40,7 @@ class Accumulators:
 
     Args:
         workgroup: the number of the workgroup.
-        stores_d: whether the kernel stores D; if not, an epilogue uses its accumulator up.
+        stores_d: whether the kernel stores D; if not, the epilogue is the last operation on a sum.
     """
 
     def __init__(self, workgroup: int, stores_d: bool = True) -> None:
@@ -81,7 +81,7 @@ class Accumulators:
 
     def receive(self, name: str) -> None:
         """Check that a partial sum from the workspace may be added to accumulator `name` now."""
-        self._check(name, "adds a partial to", _State.SUMMING, _State.SENT, _State.EXCHANGED)
+        self._check(name, "adds a partial sum to", _State.SUMMING, _State.SENT, _State.EXCHANGED)
         # Receiving is valid after sending, too: in a butterfly reduction, a workgroup sends its
         # sum, then receives the sum of another workgroup.
         if self._states.get(name) is _State.SENT:

@@ -1,8 +1,9 @@
 """`record_steps`: traces what every workgroup does, for all workgroups at once with numpy.
 
 `trace` walks one workgroup after another and makes an object of every event. `record_steps` walks
-the program once, and evaluates each expression for all workgroups that execute it: a twentieth of
-the time if there are many tiles. It does not check that accumulators are used in order.
+the program once, and evaluates each expression for all workgroups that execute it, which takes a
+twentieth of `trace`'s time if there are many tiles. `record_steps` does not check that accumulators
+are used in a valid order.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ __all__ = ["StepKind", "Steps", "record_steps"]
 Lanes = npt.NDArray[np.intp]
 """Type: the numbers of the workgroups that execute a step, ascending."""
 MOST_ITERATIONS = 1_000_000
-"""Most iterations of accumulation loops that are evaluated at once, which limits memory."""
+"""The largest number of loop iterations, over all workgroups, that numpy evaluates at once; more
+would need too much memory."""
 
 
 def record_steps(
@@ -82,9 +84,10 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set the share of each ADD step in `columns`, which has the columns of `Steps` by name.
+    """Set which share of its output tile each ADD step in `columns` adds to.
 
-    The share is that of the next FINISH step, if the same workgroup executes it.
+    The share is that of the next FINISH step, if the same workgroup executes that step. `columns`
+    has the columns of `Steps` by name.
     """
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
@@ -155,7 +158,7 @@ class _Walk:
         return formula.columns(value)
 
     def assign(self, place: int, value: Any, lanes: Lanes) -> None:
-        """Store `value` in variable `place` for the workgroups in `lanes`; others keep theirs."""
+        """Store `value` in variable `place` for the workgroups `lanes`; others keep their value."""
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
@@ -212,7 +215,11 @@ class _Walk:
             lanes, index, stop = lanes[left], index[left], stop[left]
 
     def dynamic(self, loop: DynamicLoop, lanes: Lanes) -> None:
-        """Execute a dynamic loop for the workgroups `lanes`, which take tickets in turn."""
+        """Execute a dynamic loop for the workgroups `lanes`, round by round.
+
+        In each round, every workgroup that is left executes one index of the loop, and takes its
+        next index (a ticket) from a counter that all workgroups share.
+        """
         start, stop = (np.broadcast_to(v, lanes.shape) for v in self.evaluate(loop.bounds, lanes))
         index = start
         while True:
@@ -310,7 +317,7 @@ class _Walk:
         self.record_sums(work, lanes, at, count)
 
     def remember(self, work: Work, lanes: Lanes, at: Sequence[Any]) -> None:
-        """Set the output tile of which the workgroups `lanes` summed k tiles last."""
+        """Store in `last` the output tile that the workgroups `lanes` summed most recently."""
         product, m, n, _ = _position(at)
         tiling = self.tilings[work.tiling.accumulator]
         self.last = [
@@ -413,7 +420,7 @@ class _Walk:
 
 
 def _position(at: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
-    """Product, m, n and k of a tile product, from the values of `Work.iteration`."""
+    """The tile numbers (product, m, n, k) of one tile multiplication, from `Work.iteration`."""
     *both, _ = at
     *batch, m, k = both[: len(both) // 2]
     return (batch[0] if batch else np.zeros_like(m)), m, both[-1], k

@@ -124,7 +124,7 @@ class Machine:
     def _given(self, tensor: str) -> bool:
         """True if the kernel reads the epilogue operand whose tensor is `tensor`.
 
-        It reads every operand whose launch parameter `read_NAME` is not 0 or does not exist.
+        A kernel reads every operand whose launch parameter `read_NAME` is not 0 or does not exist.
         """
         return bool(self.memory.values.get(read_of(tensor), 1))
 
@@ -143,7 +143,7 @@ class Machine:
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute a send or receive: an operation on the workspace and its flags.
 
-        It yields an event before each access, because other workgroups can observe the access.
+        Yields an event before each access, because other workgroups can observe the access.
         """
         match op := work.node.op:
             case SendPartial():

@@ -151,7 +151,8 @@ class Memory:
             elif t.role is Role.SUMS and self.flat[t.name].any():
                 first = int(np.flatnonzero(self.flat[t.name])[0])
                 message = (
-                    f"{t.name}[{first}] is not zero at the end; collect every slot that is added to"
+                    f"{t.name}[{first}] is not zero at the end; receive every slot to which "
+                    "partial sums are added, by a CollectPartial"
                 )
                 yield Fault("fix-up", message)
             elif t.role is Role.OUTPUT:
@@ -202,8 +203,9 @@ class Memory:
     def _wanted_along(self, dim: str, size: int) -> Array:
         """Mask of the indices along `dim` that belong to a product.
 
-        If groups divide the dimension, such an index is inside a group. If a table scatters rows
-        along the dimension, the table has the index for a row of a product.
+        If groups divide the dimension, an index belongs to a product if it is inside a group. If a
+        table scatters rows along the dimension, an index belongs to a product if the table maps a
+        row of a product to it.
         """
         wanted = np.ones(size, np.bool_)
         for edge in self.graph.coordinates.edges_below(dim):

@@ -117,7 +117,7 @@ class Program:
         raise EvaluationError("the graph has no MultiplyAccumulate; start from Gemm.graph()")
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        """Each product's numbers of macro tiles in m, n and k; empty if all products are equal."""
+        """Each product's numbers of macro tiles in m, n and k; empty if all have the same size."""
         ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]

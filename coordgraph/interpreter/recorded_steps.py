@@ -44,13 +44,13 @@ class Steps:
         tiling: the index of the step's tile shape in the graph's `tilings`.
         product, m, n: the output tile: its product (0 if there is only one), and its number along m
             and n in tiles of its own shape.
-        first, count: of MULTIPLY, the first k tile and the number of k tiles. Of SEND, RECEIVE and
-            AWAIT, the position (`Send.turn`) of the step's first partial sum among those that are
-            sent to the slot one after another, and the number of the step's partial sums. Of ADD,
-            FINISH and STORE, the number of the share of the tile and the number of shares.
+        first, count: for MULTIPLY, the first k tile and the number of k tiles. For SEND, RECEIVE
+            and AWAIT, the position (`Send.turn`) of the step's first partial sum among those that
+            are sent to the slot one after another, and the number of the step's partial sums. For
+            ADD, FINISH and STORE, the number of the share of the tile and the number of shares.
         slot: the workspace slot; -1 for steps without one.
-        readers: of SEND, how many workgroups receive the partial sum; 0 for other steps.
-        padding: of MULTIPLY, 1 if the k tiles lie outside the tensors, else 0.
+        readers: for SEND, how many workgroups receive the partial sum; 0 for other steps.
+        padding: for MULTIPLY, 1 if the k tiles lie outside the tensors, else 0.
     """
 
     workgroups: int

@@ -128,9 +128,10 @@ class _Recorder:
 
     Args:
         workgroup: the number of the workgroup.
-        depths: for each product, its number of k tiles; a single entry if it is the same for all.
+        depths: for each product, its number of k tiles; a single entry if all products have equally
+            many.
         fuel: limits the workgroup's loop iterations.
-        tickets: the counters from which dynamic loops of all workgroups take their indices.
+        tickets: the counters from which all workgroups take their indices of dynamic loops.
         stores_d: whether the kernel stores D.
     """
 

@@ -31,7 +31,7 @@ def unmatched(
             partial sum must be received.
         receives: for each receive, its workgroup and its output tile.
     """
-    slot = f"workspace slot {at[0]}" + (f" in turn {at[1]}" if at[1] else "")
+    slot = f"workspace slot {at[0]}" + (f" at turn {at[1]}" if at[1] else "")
     senders, receivers = _workgroups(w for w, *_ in sends), _workgroups(w for w, _ in receives)
     if not sends:
         verb = "receive" if receivers.startswith("workgroups") else "receives"

@@ -31,7 +31,7 @@ __all__ = ["Branch", "DynamicLoop", "Let", "Loop", "Step", "Work"]
 
 
 class Whole(Protocol):
-    """The program of a step: what its steps read of it; see `Program`."""
+    """Protocol: the attributes and methods of a `Program` that the program's steps use."""
 
     @property
     def graph(self) -> KernelGraph: ...
@@ -46,7 +46,7 @@ class Work:
 
     Args:
         program: the program that contains the step.
-        node: the operation, and the values of dimensions where it is executed.
+        node: the operation, and the dimensions whose values are known where it is executed.
         factors: ids of the dimensions that are the tile numbers of A and then of B, for a
             `MultiplyAccumulate`; empty for other operations.
     """
@@ -61,8 +61,8 @@ class Work:
     def elements(self, user: Dimension) -> Elements:
         """Offsets and mask of the elements of tensor `user` that this operation reads or writes.
 
-        `user` may also be the dimension of a D that is not stored; offsets then number its elements
-        as if it were.
+        `user` may also be the dimension of a D that is not stored; offsets then count elements as
+        if D were stored.
         """
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
@@ -90,10 +90,11 @@ class Work:
 
     @cached_property
     def senders(self) -> Formula:
-        """Formula for a tuple of a send or receive: its first `turn`; the number of partial sums.
+        """Formula for (turn of the first partial sum, number of partial sums) of a send or receive.
 
-        Partial sums are sent to a workspace slot one after another; the `turn` of a partial sum is
-        how many were sent to the slot before it. A receive has several if several workgroups send.
+        Partial sums are sent to a workspace slot one after another; the turn of a partial sum is
+        how many were sent to the slot before it. A receive has more than one partial sum if several
+        workgroups add their sums to one slot.
         """
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self.scope.resolve(count)], self.program.slots)
@@ -108,14 +109,18 @@ class Work:
 
     @cached_property
     def ticket(self) -> Formula:
-        """Formula for a tuple of a `TakeTicket`: the index for ticket 0; the number of tickets."""
+        """Formula for (loop index of ticket 0, number of tickets) of a `TakeTicket`.
+
+        A ticket is the value of a shared counter that the workgroup increments; it determines the
+        workgroup's next index of a dynamic loop.
+        """
         op = self.node.op
         assert isinstance(op, TakeTicket)
         return Formula([self.scope.resolve(x) for x in (op.first, op.count)], self.program.slots)
 
     @cached_property
     def following(self) -> int:
-        """The position in the environment of the next index, which a `TakeTicket` computes."""
+        """The position in the environment of a dynamic loop's next index, set by `TakeTicket`."""
         op = self.node.op
         assert isinstance(op, TakeTicket)
         return self.program.slots.of(following(op.dim))
@@ -144,7 +149,7 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """Formula for a tuple: the tile numbers of the operation, then 0 for padding, else 1."""
+        """Formula for a tuple: the operation's tile numbers, then 0 if they are padding, else 1."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 
@@ -156,7 +161,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for (number of the tile's share, number of shares); (0, 1) if it is undivided."""
+        """Formula for (number of the tile's share, number of shares); (0, 1) if not divided."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op

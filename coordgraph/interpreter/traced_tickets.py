@@ -1,4 +1,4 @@
-"""Tickets of a launch that is traced: workgroups take them in turn, in the order of their numbers.
+"""Tickets (loop indices from a shared counter) of a traced launch, taken in workgroup order.
 
 Which workgroup executes an index of a dynamic loop differs from run to run. A trace shows the order
 in which all workgroups are equally fast: the first round of tickets goes to the workgroups in the

@@ -173,7 +173,8 @@ class Trace:
             and of k tiles; else empty.
         disorder: for each workgroup that uses an accumulator out of order, a sentence that
             describes the first such operation.
-        counters: for each counter of tickets that is not 0 at the end, a sentence that says so.
+        counters: for each ticket counter (from which workgroups take the indices of dynamic loops)
+            that is not 0 at the end of the launch, a sentence that says so.
         stores_d: whether the kernel must store D; if not, no output tile may be stored, and the
             epilogues store all outputs.
     """
@@ -331,7 +332,8 @@ class Trace:
 
         The checks: each (m, n, k) tile is summed once; each output tile has one epilogue and one
         store; each partial sum is received as often as its sender expects; slots are inside the
-        workspace; accumulators are used in a valid order; counters of tickets end at 0.
+        workspace; accumulators are used in a valid order; ticket counters of dynamic loops end
+        at 0.
         """
         disorder = (Fault("fix-up", message) for message in (*self.disorder, *self.counters))
         return (*self._coverage(), *self._endings(), *self._signals(), *disorder)
@@ -389,7 +391,7 @@ class Trace:
             yield Fault("cover", message, who, tile)
 
     def _endings(self) -> Iterator[Fault]:
-        """A fault for each output tile with a part that is not finished and stored exactly once.
+        """A fault for each output tile whose parts do not have exactly one epilogue and one store.
 
         Epilogues and stores of output tiles that do not exist are faults, too. If D is not stored,
         no output tile exists for stores.

@@ -1,6 +1,6 @@
-"""Provenance: which pass made each dimension, edge and operation, and from which older ones.
+"""Provenance: the pass that made each dimension, edge and operation, and what it was made from.
 
-`KernelGraph.provenance` holds the provenance; passes record it whenever they are called.
+`KernelGraph.provenance` computes the provenance from the passes that were called on the graph.
 """
 
 from coordgraph.provenance.record import History, Origin, Part, Provenance, Snapshot

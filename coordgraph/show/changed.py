@@ -1,10 +1,10 @@
 """Pictures of what a pass changed in a coordinate graph.
 
+A picture has the dimensions and edges of the graphs before and after the pass. CSS classes say
+which were added, removed or changed, so one drawing shows the graph before, after, or both.
+
 A large graph is drawn with one box for each scope: for the dimensions whose ids are equal up to the
 first dot.
-
-The picture has the dimensions and edges of both graphs. CSS classes say which were added, removed
-or changed, so one drawing shows the graph before, after, or both.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _operands(edge: Edge) -> tuple[Any, ...]:
 def _overall(changes: Counter[str]) -> str:
     """The change of a box or arrow that represents several dimensions or edges.
 
-    It is the change that all of them have, else `CHANGED`.
+    The result is the change that all these dimensions or edges have, or `CHANGED` if they differ.
     """
     found = {change for change in (SAME, ADDED, REMOVED, CHANGED) if changes[change]}
     return found.pop() if len(found) == 1 else CHANGED

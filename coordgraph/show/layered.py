@@ -33,8 +33,8 @@ class Box:
 
     Args:
         key: identifies the node.
-        lines: the lines of its text.
-        css: its CSS classes, separated by spaces; `round` draws round ends.
+        lines: the lines of text in the box.
+        css: the box's CSS classes, separated by spaces; `round` draws round ends.
     """
 
     key: Hashable

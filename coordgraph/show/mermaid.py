@@ -42,7 +42,7 @@ def coordinates(
     """The mermaid source of a diagram of a coordinate graph.
 
     A graph with more arrows than Mermaid draws (500) becomes an overview with a node for each
-    scope: for the dimensions whose ids begin alike, as `A.0` and `A.tile.0` do.
+    scope: for the dimensions whose ids are equal up to the first dot, as `A.0` and `A.tile.0` are.
 
     Args:
         graph: the graph to draw.

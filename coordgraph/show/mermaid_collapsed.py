@@ -62,8 +62,8 @@ def draw_scopes(
                 new_arrows |= {pair} if known[edge] < 0 else set()
     drawn = between.most_common(MOST_ARROWS)
     picture.comment(
-        f"the graph has {count} arrows, and Mermaid draws {MOST_ARROWS}: each node is a scope, "
-        "what the ids of its dimensions begin with; only=[...] draws single dimensions"
+        f"the graph has {count} arrows, and Mermaid draws {MOST_ARROWS}: each node is a scope "
+        "(dimensions whose ids are equal up to the first dot); only=[...] draws single dimensions"
     )
     if missing := len(between) - len(drawn):
         picture.comment(f"{missing} arrows between scopes are left out")

@@ -108,7 +108,7 @@ def escape(text: str) -> str:
     """Escape a label so that mermaid shows it verbatim: syntax characters become entities."""
     escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
     # Mermaid decodes entities before it looks for `\n` (line break), `$$` (formula) and `fa:`
-    # (icon). A word joiner (U+2060) after an entity prevents that these are found.
+    # (icon). A word joiner (U+2060) after an entity keeps Mermaid from finding them.
     escaped = re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
     return " ".join(escaped.split()) or " "
 

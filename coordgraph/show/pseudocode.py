@@ -390,7 +390,7 @@ def _axis_order(name: str) -> tuple[int, str]:
 def _without(seen: dict[str, Expr], symbol: Symbol) -> dict[str, Expr]:
     """The entries of `seen` (expressions by variable name) that do not contain `symbol`.
 
-    They stay valid when the value of the symbol changes.
+    These entries stay valid when the value of the symbol changes.
     """
     return {name: value for name, value in seen.items() if symbol not in value.free_symbols}
 

@@ -44,7 +44,8 @@ def build(raw: RawGraph) -> KernelGraph:
 
     Raises:
         ParseError: a text has an unknown name or an invalid value, or breaks a size rule.
-        VerifyError: plain data has one of these faults; or the edges form a cycle.
+        VerifyError: plain data has an unknown name or an invalid value, or breaks a size rule; or
+            the edges form a cycle.
     """
     builder = _Builder(raw)
     if raw.gemm is None:
@@ -243,7 +244,7 @@ class _Builder:
 
 
 def _placed(at: Where, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `make(*args, **kwargs)`; messages of errors that it raises get the position `at`."""
+    """Call `make(*args, **kwargs)`; the messages of errors in the call get the position `at`."""
     try:
         return make(*args, **kwargs)
     except (VerifyError, ValueError, TypeError, ArithmeticError) as error:

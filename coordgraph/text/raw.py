@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 VERSION = 1
-"""The version of the text form and of plain data, which changes if older readers would fail."""
+"""The version of the text form and of plain data; it changes if older readers would fail."""
 MAX_NESTING = 100
 """The largest number of levels to which operations may nest; more could exhaust Python's stack."""
 

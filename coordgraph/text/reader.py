@@ -204,7 +204,7 @@ class _Reader:
         c, at = self.cursor, self.cursor.place()
         part = c.name("the part of the graph, such as dimension")
         key = c.integer() if part in NUMBERED else c.word("the name of the record")
-        made = c.string("the pass that made it, in quotes")
+        made = c.string("the pass that made the record, in quotes")
         lists: dict[str, tuple[str, ...]] = {"from": (), "changed": ()}
         for name in lists:
             if c.token.text == name:

@@ -49,7 +49,7 @@ def main(
     control: Annotated[
         bool, Option(help="Train a third model: PyTorch's, with rounded initial weights.")
     ] = False,
-    seed: Annotated[int, Option(help="Of the weights and of the corpus.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the weights and of the corpus.")] = 0,
 ) -> None:
     """Train and decode a small transformer with PyTorch's products and with codegen.torch's.
 

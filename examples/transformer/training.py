@@ -18,7 +18,7 @@ from examples.transformer.corpus import Corpus
 __all__ = ["Training", "synchronize", "train"]
 
 TURN = 10
-"""Number of consecutive training steps of one model; then it is the next model's turn."""
+"""Number of consecutive training steps of one model, before the next model is trained."""
 
 
 @dataclass

@@ -157,6 +157,6 @@ def test_a_wrong_turn_is_noticed(name: str):
     assert wait_direction(bent(graph, "turn", 1)) == "mixed"
     problem = in_tiles(1, 1, 10, 5)
     found = trace(wrong, parameters(wrong, problem))
-    assert any("in turn" in told for told in found.problems())
+    assert any("at turn" in told for told in found.problems())
     with pytest.raises(Deadlock, match="1 for slot 0"):
         run(wrong, problem, Shuffled(0))

@@ -353,7 +353,8 @@ def test_a_sum_that_was_sent_may_take_partials_and_end():
     assert used.problem == ""
     used.receive("acc")
     assert used.problem == (
-        "workgroup 3 adds a partial to accumulator 'acc', which was not zeroed since it was stored"
+        "workgroup 3 adds a partial sum to accumulator 'acc', "
+        "which was not zeroed since it was stored"
     )
 
 

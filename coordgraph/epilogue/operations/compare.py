@@ -21,7 +21,7 @@ RELATIONS = {
 
 
 class Compare(Elementwise):
-    """The comparison `a < b`, or by another relation, as a bool; with NaN, only `!=` is true.
+    """The comparison `a < b` (or another relation) as a bool; if a or b is NaN, only `!=` holds.
 
     Options:
         relation: `<`, `<=`, `>`, `>=`, `==` or `!=`.

@@ -1,5 +1,5 @@
 "use strict";
-// What passes changed, how indices are computed, the code beside its operations, and the proofs.
+// Sections: what passes changed, how indices are computed, the code beside its operations, proofs.
 
 const MARKS = { added: "+", removed: "−", changed: "~", moved: ">" };
 

@@ -1,9 +1,9 @@
 "use strict";
-// The section with the tile map and the timelines: what is chosen in one is lit in the others.
+// The section with the tile map and the timelines: a tile or bar chosen in one is highlighted in all.
 
 const BUCKET_NAMES = { multiply: "multiply", "fix-up": "fix-up", epilogue: "epilogue", "hand-over": "hand-over", wait: "wait", start: "first loads", launch: "launch", gap: "idle between", "outside D": "tiles outside D", tail: "idle at the end" };
 
-/** The bar of where the slots' time goes, and its legend. */
+/** A stacked bar with the categories of the slots' time, and the bar's legend. */
 function stack(run) {
   const total = run.slots * run.makespan / 1e9 || 1;
   const bar = el("div", { class: "stack", role: "img", "aria-label": Object.entries(run.buckets).filter(([, s]) => s / total >= 0.0005).map(([name, s]) => `${BUCKET_NAMES[name]} ${percent(s / total)}`).join(", ") });
@@ -17,7 +17,7 @@ function stack(run) {
   return [bar, legend];
 }
 
-/** A slot of a run; of a measured one, the SMs that it is. */
+/** The name of a row of a run's timeline: the slot's number, or in a measured run its SMs. */
 function place(run, slot) {
   const processors = (run.processors || [])[slot] || [];
   if (!processors.length) return `${DATA.machine.slot} ${slot}`;

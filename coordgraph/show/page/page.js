@@ -33,7 +33,7 @@ function colour(name) {
   return colours.get(name);
 }
 
-/** Sections register what is to be drawn again when the theme or the width changes. */
+/** Functions that sections register: they draw a section again when the theme or the width changes. */
 const redraws = [];
 function redraw() {
   colours = new Map();

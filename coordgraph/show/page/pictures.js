@@ -23,7 +23,7 @@ function prepare(canvas, height) {
   return [pen, box];
 }
 
-/** Stripes over a rectangle: the direction tells the parts of a divided tile apart. */
+/** Stripes over a rectangle; their direction says which part of a divided tile it is. */
 function hatch(pen, x, y, w, h, kind) {
   if (kind === "whole" || w < 3 || h < 3) return;
   pen.save();
@@ -83,7 +83,7 @@ function tilesOf(run) {
   return { byKey: tiles, order };
 }
 
-/** Draw the tile map of one product; returns how to find a tile, and where one is. */
+/** Draw the tile map of one product; returns functions from a point to a tile and from a tile to its centre. */
 function drawTileMap(canvas, tiles, product, mode, chosen) {
   const own = tiles.order.filter((t) => t.product === product);
   const rows = Math.max(1, ...own.map((t) => t.row + t.rows)), columns = Math.max(1, ...own.map((t) => t.column + t.columns));
@@ -133,7 +133,7 @@ function drawTileMap(canvas, tiles, product, mode, chosen) {
   };
 }
 
-/** Draw the timeline of a run between two times; returns how to find an event, and where one is. */
+/** Draw the timeline of a run between two times; returns functions from a point to an event and from an event to its centre. */
 function drawTimeline(canvas, run, view, chosen, mode, kinds) {
   const left = 34, bottom = 18, e = run.events;
   const each = Math.max(2, Math.min(16, Math.floor(400 / Math.max(run.slots, 1))));

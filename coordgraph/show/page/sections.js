@@ -8,9 +8,9 @@ function overview() {
   const left = el("div", {},
     el("p", { class: "verdict" }, "Is the GPU busy? ", el("strong", { class: tone }, h.answer + ".")),
     el("p", { class: `answer ${tone}`, id: "utilisation" }, (100 * h.utilisation).toFixed(0), el("small", {}, " %")),
-    el("p", { class: "soft" }, `of the ${m.slot === "SM" ? "SMs’" : "slots’"} time they multiply, waits for loads included`, h.source === "measured" ? ", measured" : ", simulated"));
+    el("p", { class: "soft" }, `of the ${m.slot === "SM" ? "SMs’" : "slots’"} time is spent multiplying, including waits for loads`, h.source === "measured" ? ", measured" : ", simulated"));
   const [bar, legend] = stack(run);
-  const wasted = h.cause === "tiles outside D"; // then no rate is the reason
+  const wasted = h.cause === "tiles outside D"; // then no rate of the GPU is the main reason
   const limit = el("p", { class: wasted ? null : "why", id: "limit" }, h.limit.text);
   const why = el("p", { class: wasted ? "why" : null, id: "why" }, h.why);
   const right = el("div", {},
@@ -54,8 +54,8 @@ function modelSection() {
   const bytes = (x) => (x >= 1e9 ? `${digits(x / 1e9)} GB` : x >= 1e6 ? `${digits(x / 1e6)} MB` : `${digits(x / 1e3)} kB`);
   const m = t.memory;
   section("model", "Model", "Where the time goes: the cost model beside the runs",
-    el("p", { class: "soft" }, "The model's terms are those of the busiest workgroup: launch, main, tiles, fixup and cluster add up to its total. Those of a run are the mean of all slots. The model's total and the simulated one are two predictions: the model computes terms, the simulation runs every workgroup's steps in time, so they differ.", t.note ? ` ${t.note}` : ""),
+    el("p", { class: "soft" }, "The model's terms are those of the busiest workgroup: launch, main, tiles, fixup and cluster add up to its total. The terms of a run are means over all slots. The model's total and the simulated one are two predictions: the model computes terms, the simulation runs every workgroup's steps in time, so they differ.", t.note ? ` ${t.note}` : ""),
     el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body))),
-    t.limits.length ? el("div", { class: "scroll" }, el("h3", {}, "What main is the largest of"), el("table", {}, el("tbody", {}, t.limits.map((r) => row(r.name, r.what, r.model, []))))) : null,
+    t.limits.length ? el("div", { class: "scroll" }, el("h3", {}, "The term main is the largest of these"), el("table", {}, el("tbody", {}, t.limits.map((r) => row(r.name, r.what, r.model, []))))) : null,
     el("p", { class: "small soft" }, `Memory delivers ${bytes(m.read)} of A and B (${digits(m.read / m.compulsory)} times their size), the L2 cache is asked for ${bytes(m.asked)}, D has ${bytes(m.stored)}, partial sums and flags have ${bytes(m.workspace)}.`));
 }

@@ -150,7 +150,7 @@ def test_provenance_is_not_part_of_equality(graph: KernelGraph):
         ('origin edge -1 "a"', "edge -1, which the graph does not have"),
         ('origin operation 99 "a"', "operation 99, which the graph does not have"),
         ('origin dim A "a"', "'dim' is no part of a graph"),
-        ("origin dimension A", "expected the pass that made it, in quotes"),
+        ("origin dimension A", "expected the pass that made the record, in quotes"),
     ],
 )
 def test_wrong_origins_are_refused(line: str, message: str, graph: KernelGraph):

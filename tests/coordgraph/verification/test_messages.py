@@ -123,7 +123,7 @@ def test_messages_about_slots():
     tile = (0, 1)
     assert outside_workspace(4, 3) == "workspace slot 4 is outside 0..2"
     assert unmatched((2, 1), [(3, tile, 1), (5, tile, 1)], []) == (
-        "workgroups 3, 5 write workspace slot 2 in turn 1, from which no workgroup receives"
+        "workgroups 3, 5 write workspace slot 2 at turn 1, from which no workgroup receives"
     )
     assert unmatched((2, 0), [(3, tile, 1), (5, (1, 1), 1)], [(1, tile)]) == (
         "workspace slot 2 is written 2 times by workgroups 3, 5, with partial sums of output tiles "
