@@ -112,7 +112,7 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
         if p.name in coordinates:
             yield f"'{p.name}' is both a parameter and a dimension; rename one of them"
         if not p.name.isidentifier():
-            yield f"'{p.name}' is no name of a parameter; use letters, digits and _"
+            yield f"'{p.name}' is no parameter name; use letters, digits and _, no digit first"
     yield from _unknown_names(graph)
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
@@ -239,8 +239,8 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
                 yield f"{op.kind} (operation {position}): there is no tensor '{tensor}'"
         if isinstance(op, LoadTile | Epilogue | StoreTile) and len(op.tile) < 2:
             yield (
-                f"{op.kind} (operation {position}): its tile has {len(op.tile)} numbers; name one "
-                "for each axis of the matrix"
+                f"{op.kind} (operation {position}): its field 'tile' names {len(op.tile)} "
+                "dimensions; name one for each axis of the matrix"
             )
         if isinstance(op, For) and op.step.is_Integer and int(op.step) < 1:
             yield (
@@ -263,7 +263,8 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
 def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
     """Check that an `Epilogue` operation has the function, operands and outputs of the problem.
 
-    If D is not stored, it is no tensor, but still a dimension, which numbers its elements.
+    If the epilogue does not store D, the graph has no tensor D, but still needs a dimension that
+    numbers D's elements.
     """
     if not op.function.stores_d and op.output not in graph.coordinates:
         yield f"{op.kind} (operation {position}): there is no dimension '{op.output}'"
@@ -304,7 +305,10 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
                 inside = bound | {graph.coordinates.symbol(dim) for dim in op.dims}
                 for read in op.reads:
                     for symbol in sorted(read.free_symbols - inside, key=str):
-                        yield f"{op.kind}: '{symbol}' in {to_text(read)} is not bound here; bind it"
+                        yield (
+                            f"{op.kind}: '{symbol}' in {to_text(read)} is not bound here; bind it "
+                            "in a surrounding operation"
+                        )
             for name, value in op.details.items():
                 free = getattr(value, "free_symbols", set())
                 scope = inside if isinstance(op, For) and name == "step" else bound
@@ -344,7 +348,10 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
             "Gemm.graph()"
         )
     elif not graph.dangling:
-        yield "every tile number is already tied to workgroups or loops; nothing is to be scheduled"
+        yield (
+            "every tile number is already tied to workgroups or loops, so a schedule has nothing "
+            "to assign; start from the graph of Gemm.graph()"
+        )
     loops = [op for op in graph.control.operations if accumulates(op)]
     if len(loops) != 1 or not graph.control.root.body:
         yield f"the kernel must have exactly one accumulation loop, but it has {len(loops)}"

@@ -108,13 +108,20 @@ class Gemm(GemmProblem):
                 for name in "ABD"
             )
         if self.batched:
-            given.append(Parameter("batches", 1, LARGEST_SIZE, note="products"))
+            given.append(Parameter("batches", 1, LARGEST_SIZE, note="number of products"))
         given += (
-            Parameter(stride_of(name), 0, LARGEST_STRIDE, note=f"from one matrix of {name} on")
+            Parameter(
+                stride_of(name),
+                0,
+                LARGEST_STRIDE,
+                note=f"elements from one matrix of {name} to the next",
+            )
             for name in self.strided_batches
         )
         given += (
-            Parameter(ld_of(name), 0, LARGEST_STRIDE, note=f"from one row of {name} to the next")
+            Parameter(
+                ld_of(name), 0, LARGEST_STRIDE, note=f"elements from one row of {name} to the next"
+            )
             for name in self.leading_dimensions
         )
         given += (

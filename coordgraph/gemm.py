@@ -118,9 +118,9 @@ class GemmProblem:
             array A. The table `rows` and the array's number of rows, `rows_a`, are launch
             arguments. Rows may occur several times. A must not be given as its transpose.
         scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
-            the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
-            targets any one may remain. Rows of D that are no target are not written. Outputs
-            besides D have the rows of the product.
+            the array D, which has `rows_d` rows. The entries must be distinct: if two rows
+            have equal targets, either of the two may be the one that is kept. Rows of D that are no
+            target are not written. Other outputs of the epilogue are not scattered.
         parts: where B has the columns for each sum of an epilogue with s > 1 sums, such as
             `silu(gate) * up` with s = 2. D has n columns, and B has s·n: the sums of an element in
             column j of D are those of column j of each of the s parts of B. With `stacked`, column
@@ -212,7 +212,10 @@ class GemmProblem:
 
     @property
     def sums(self) -> int:
-        """The number of sums of products that the epilogue has; B's columns have as many parts."""
+        """The number of sums from which the epilogue computes one element of D.
+
+        If there are s sums, B has s·n columns, where n is the number of columns of D.
+        """
         return len(self.epilogue.sums)
 
     @property

@@ -68,8 +68,8 @@ class KernelGraph:
         coordinates: the dimensions and the coordinate transforms between them.
         control: the operations and loops of the kernel, a tree.
         parameters: the integers that are known at launch, and tables of integers.
-        tensors: the kernel's arguments and workspaces in device memory, always in the order of
-            `tensors_in_order`.
+        tensors: the kernel's arguments and workspaces in device memory, sorted by
+            `tensors_in_order`, with the problem's own tensors first.
         level: how far the graph is on its way to code: `problem`, `scheduled` or `lowered`.
         log: the text form of each pass that was applied, in order.
         history: the graphs from which passes made this one; equality does not depend on it.
@@ -104,8 +104,8 @@ class KernelGraph:
 
         Schedules connect these dimensions to workgroups. A pass before the schedule may add edges
         to new dimensions, for example to reorder tiles; the new ones then dangle instead. The
-        dimension that numbers the products of a batch or of groups comes first, so that tiles of
-        one product are computed after one another.
+        dimension that numbers the products of a batch or of groups comes first, so that a schedule
+        computes all tiles of one product before those of the next.
         """
         return dangling_tiles(self)
 
@@ -178,7 +178,7 @@ class KernelGraph:
         """A copy whose history says that a pass made it; `Pass` calls this after every rewrite.
 
         Args:
-            step: the text of the pass.
+            step: the pass as text, which names the pass and its arguments.
             before: the graph that the pass was given.
         """
         history = before.history.then(step, before.snapshot, self.snapshot)
@@ -187,8 +187,8 @@ class KernelGraph:
     def scope(self) -> Scoped:
         """The scope at the start of the kernel's body: the symbols that have values there.
 
-        They stand for launch parameters and for the indices that the hardware provides, such as
-        the numbers of the workgroup and the thread.
+        These symbols stand for launch parameters and for the indices that the hardware provides,
+        such as the numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
@@ -234,7 +234,9 @@ class KernelGraph:
             at: the point: values of coordinates, of launch parameters, and entries of tables, by
                 name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
                 coordinates at which the path starts are symbols.
-            forward: compute an index of workgroups, loops or threads from indices of tensors.
+            forward: whether to compute an index of workgroups, loops or threads from indices of
+                tensors; by default, an index of a tensor is computed from those of workgroups,
+                loops and threads.
 
         Raises:
             EvaluationError: values that the index depends on are missing in `at`, or an index is
@@ -426,9 +428,9 @@ class KernelEditor:
         return symbol
 
     def assume(self, expr: Expr, maximum: int = LARGEST_INDEX) -> None:
-        """Declare that an expression in launch parameters is at most `maximum`.
+        """Declare that `expr`, an expression in launch parameters, is at most `maximum`.
 
-        Every launch checks this.
+        Every launch checks the declared limit.
         """
         self.parameters = self.parameters.assume(expr, maximum)
 

@@ -47,7 +47,7 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
         if wrong := [d for d in op.distances if d not in DISTANCES]:
             yield (
                 f"ReduceLanes: a distance is {wrong[0]}, but shuffles reach the lanes of a warp at "
-                f"distances of {', '.join(map(str, DISTANCES))}; give these"
+                f"distances of {', '.join(map(str, DISTANCES))}; give only these"
             )
     yield from _counters(graph.control.root.body, ())
     yield from problems_of_lowered_tickets(graph)

@@ -59,7 +59,7 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
 
     Args:
         gemm: the problem.
-        e: the editor of a graph that has the parameters which the caller gives, and nothing else.
+        e: the editor of a graph that has only the parameters that callers of the kernel give.
         tile: extents of a macro tile in m, n and k, in elements. If the epilogue has several sums,
             the extent in n counts columns of B.
     """
@@ -171,10 +171,10 @@ def _matrices(
 
 
 def product_row(tensor: str) -> str:
-    """The id of the dimension that numbers the product's rows, if a table numbers the array's rows.
+    """The id of the dimension of the product's rows, which a table maps to rows of an array.
 
     Args:
-        tensor: `A` or `D`, the tensor of the array.
+        tensor: the tensor of that array: `A` (rows are gathered) or `D` (rows are scattered).
     """
     return f"{tensor}.product_row"
 

@@ -65,7 +65,7 @@ class Problem(Protocol):
 
 
 def check_function(function: object) -> None:
-    """Check that a problem's epilogue is a traced function."""
+    """Check that a problem's epilogue is a function that the decorator `epilogue` has traced."""
     if not isinstance(function, EpilogueFunction):
         raise VerifyError(
             f"Gemm: epilogue={function!r} is not an epilogue; decorate a Python function with "
@@ -269,8 +269,8 @@ def _check_unstored(gemm: Problem) -> None:
         if given:
             raise VerifyError(
                 f"Gemm: the epilogue {gemm.epilogue.name} does not store D, which {field} does not "
-                "allow, because it says where rows of D are stored; return a value for D, or leave "
-                f"{field} out"
+                f"allow, because {field} says where rows of D are stored; return a value for D, or "
+                f"leave {field} out"
             )
 
 

@@ -75,9 +75,9 @@ Groups that differ along all axes have one such table per axis instead, see `OFF
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
 ROWS, TARGETS = "rows", "targets"
-"""ROWS: name of the table that maps a row of the product to a row of the array A, if A's rows are
-gathered. TARGETS: name of the table that maps it to a row of the array D, if D's rows are
-scattered."""
+"""ROWS: name of the table that maps rows of the product to rows of the array A, if A's rows are
+gathered. TARGETS: name of the table that maps rows of the product to rows of the array D, if D's
+rows are scattered."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
 """Names of the tables of group starts, by axis, for groups that differ along all axes.
 

@@ -62,8 +62,8 @@ def product_dimension(graph: HasProducts) -> str:
 def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
     """The tile-number dimensions that no edge connects to workgroups or loops yet.
 
-    The dimension that numbers products comes first, so that tiles of one product are computed after
-    one another.
+    The dimension that numbers products comes first, so that a schedule computes all tiles of one
+    product before those of the next.
     """
     found, product = graph.coordinates.dangling(MacroTileNumber), product_dimension(graph)
     return tuple(sorted(found, key=lambda d: d.id != product))

@@ -42,10 +42,10 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
     """Whether workgroups wait for partial sums of lower-numbered or of higher-numbered workgroups.
 
     The number of the workgroup that sends to a workspace slot is computed through the coordinate
-    graph (`forward`) from the index of the slot. If several workgroups send to one slot, it is also
-    computed from the sender's turn, the sender's position in the order of these workgroups. The
-    number must provably be that of the executing workgroup at every `SendPartial` and
-    `AccumulatePartial`.
+    graph (`forward`) from the index of the slot. If several workgroups send to one slot, the number
+    is also computed from the sender's turn: the sender's position in the order of these workgroups.
+    At every `SendPartial` and `AccumulatePartial`, the computed number must provably be that of the
+    executing workgroup.
 
     Returns:
         `none` if no workgroup waits, `lower` or `higher` if that is proved of every wait, and
@@ -100,7 +100,7 @@ def _sender(
         graph: the kernel graph.
         node: an operation on partial sums. It names a workspace slot; if several workgroups send to
             the slot one after another, it also names the sender's position (turn) in this order.
-        further: a number that is added to the turn, to find a later sender.
+        further: a number that is added to the turn: 1 gives the next sender to the same slot.
         known: the ranges of symbols; by default those in the operation's scope.
     """
     ranges, bound = known or node.scope.ranges, node.op.bindings

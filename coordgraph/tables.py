@@ -153,7 +153,8 @@ class Table:
         length, most = int(evaluate(self.length, values)), int(evaluate(self.maximum, values))
         if len(found) != length:
             raise LaunchError(
-                f"{self.name} has {len(found)} entries, but the kernel needs {length}; give as many"
+                f"{self.name} has {len(found)} entries, but the kernel needs {length}; "
+                f"give {length} entries"
             )
         for i, (before, entry) in enumerate(zip((0, *found), found, strict=False)):
             if self.rises and entry < before:

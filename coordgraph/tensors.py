@@ -40,7 +40,7 @@ class Role(Enum):
     """Workspace for counters of tickets (`coordgraph.control.tickets`), which are zero at launch
     and when the kernel ends."""
     TIMELINE = "timeline"
-    """Memory for the records of a kernel that was compiled with `timeline=True`."""
+    """Workspace for the time stamps that a kernel compiled with `timeline=True` writes."""
 
     @property
     def workspace(self) -> bool:

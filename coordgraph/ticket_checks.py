@@ -1,6 +1,7 @@
-"""Checks of dynamic loops: which workgroup executes an index must not matter, and no index is lost.
+"""Checks of dynamic loops, whose indices workgroups take from an atomic counter as *tickets*.
 
-See `coordgraph.control.tickets` for the argument that every index is executed once.
+Every index must be executed exactly once, and the result must not depend on the workgroup that
+executes the index. `coordgraph.control.tickets` explains why every index is executed once.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def unproved_loops(graph: KernelGraph, nodes: tuple[Node, ...]) -> Iterator[str]
     """Why dynamic loops are not proved to do the same in every order of tickets; none if proved.
 
     Proved means: each index is executed exactly once, the counter is 0 at the end, and no operation
-    in the loop depends on the workgroup that executes it. Then one order of tickets stands for all.
+    in the loop depends on the workgroup that executes it. What a check finds for one order of
+    tickets then holds for every order.
     The graph must pass `problems_of_tickets`.
 
     Args:

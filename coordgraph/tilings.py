@@ -143,7 +143,9 @@ class Tilings:
 
     @classmethod
     def of(cls, control: ControlGraph, coordinates: CoordinateGraph) -> Tilings:
-        """Derive the tilings from the operations that load, multiply, finish and store tiles.
+        """Derive the tilings from the operations that load, multiply and store tiles.
+
+        Epilogues, which change a tile before the tile is stored, name dimensions of tiles, too.
 
         Raises:
             VerifyError: tiles of different shapes are multiplied into one accumulator.
@@ -203,7 +205,7 @@ class Tilings:
         return m // unit[0], n // unit[1]
 
     def of_operation(self, op: Operation) -> Tiling:
-        """The tiling of the macro tile that an operation loads, multiplies, finishes or stores.
+        """The tiling of the macro tile that an operation loads, multiplies, changes or stores.
 
         Raises:
             VerifyError: no `MultiplyAccumulate` uses that tile or its accumulator.

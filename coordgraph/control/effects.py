@@ -291,7 +291,9 @@ class TakeFlag:
 
 @dataclass(frozen=True)
 class DrawTicket:
-    """Increment a counter in device memory atomically, with relaxed order; its old value is kept.
+    """Take a ticket: increment a counter in device memory atomically, with relaxed order.
+
+    The ticket is the value of the counter before the increment.
 
     Args:
         counter: the dimension whose index selects the counter.

@@ -260,10 +260,11 @@ class ApplyFragment(Operation):
             reduces rows, its reduction combines each value with the element in memory.
         reduces: outputs of the function that reduce rows, and that are not in `stores`. Each value
             is merged into a register of the fragment `rows_of(output)`, unless it is padding.
-        rows: the dimensions that number the registers of these fragments: the rows of D of which a
-            thread holds elements.
+        rows: the dimensions that number the registers of the fragments `rows_of(output)`: the rows
+            of D of which a thread holds elements.
         vector: the dimension along the `width` consecutive registers.
-        column: the dimension whose index is the column of D; values are padding where it is.
+        column: the dimension whose index is the column of D; a value whose column is padding is
+            padding, too.
         part: if the function computes an element from several sums, the dimension in `registers`
             that numbers these sums. The operation is executed at index 0 of this dimension, and
             writes the result to the registers with index 0. '' if there is one sum.
@@ -359,7 +360,7 @@ class RaiseFlag(Operation):
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until a flag in device memory has a value, by default with acquire order.
+    """Wait until a flag in device memory has a given value, by default with acquire order.
 
     Args:
         flag: the dimension whose index selects the flag in the tensor of flags.

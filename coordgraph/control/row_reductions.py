@@ -1,9 +1,10 @@
 """Operations of lowered graphs for GPUs that reduce rows of an output tile in registers.
 
-A thread keeps the running reduction of each row of which it holds elements in a fragment, whose
-name is that of the output followed by `.rows`. `ApplyFragment` merges the values of the epilogue
-into the fragment. Then the lanes that hold other elements of the row are merged, then the warps,
-through shared memory. Finally one thread writes the result of the row.
+If a thread holds elements of a row, one of the thread's registers keeps the running reduction of
+the row. These registers form a fragment, named by the output and `.rows`. `ApplyFragment` merges
+the values of the epilogue into the fragment. `ReduceLanes` then merges the lanes that hold elements
+of the same row, and `CombineRows` merges the results of several warps, through shared memory.
+Finally one thread writes the result of the row.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ class ReduceLanes(Operation):
 
 @dataclass(frozen=True)
 class CombineRows(Operation):
-    """Combine a row's result, after `ReduceLanes`, with that of other lanes, in memory.
+    """Combine a row's result in a register with another warp's result for the row, in memory.
+
+    Both warps have computed their results with `ReduceLanes`.
 
     Args:
         fragment: the name of the fragment.
-        source: the dimension whose index locates the other result in memory.
+        source: the dimension whose index locates the other warp's result in memory.
         registers: the dimensions that number the rows of which a thread holds elements.
         reduce: the name of the reduction.
     """

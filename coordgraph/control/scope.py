@@ -110,7 +110,8 @@ class Scoped:
     def enter_dynamic(self, op: DynamicFor) -> tuple[Loop, Scoped]:
         """The bounds of a dynamic loop, and the scope of its body; the step of `Loop` is unused.
 
-        The index is below `stop` in the body, and at least 0, because tickets are.
+        Workgroups take the indices of a dynamic loop from a counter that starts at 0. So in the
+        body, the index is at least 0, and below `stop`.
         """
         start, stop = self.resolve(op.start), self.resolve(op.stop)
         ranges = self.ranges.with_bounds(op.symbol, Integer(0), (self.expand(stop) - 1,))

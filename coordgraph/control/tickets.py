@@ -7,9 +7,9 @@ plus the number of workgroups. With `stop` indices in all, every index 0 to `sto
 executed once, in whatever order tickets are taken:
 
 - An index below the number of workgroups is the first index of the workgroup with that number.
-- A further index i is the ticket i minus the number of workgroups. Every workgroup takes tickets
-  until its index is `stop` or more, so tickets up to at least that of `stop - 1` are taken, and the
-  workgroup that takes a ticket executes its index.
+- A further index i comes from the ticket i - w, where w is the number of workgroups. Every
+  workgroup takes tickets until its index is `stop` or more, so the ticket of each index below
+  `stop` is taken, and the workgroup that takes a ticket executes the ticket's index.
 
 A workgroup takes one ticket for each index that it executes. So a launch takes exactly `stop`
 tickets, and the last of these increments sets the counter back to 0 (PTX `atom.inc`), for the next
@@ -67,7 +67,7 @@ class DynamicFor(Operation):
     """The loop `for (dim = start; dim < stop; dim = following)`, whose next index is a ticket.
 
     One `TakeTicket` of the same dimension, directly in the body, computes the next index. In a
-    lowered graph for a GPU, `ReadTicket` computes it.
+    lowered graph for a GPU, a `ReadTicket` computes the next index.
 
     Args:
         dim: the dimension whose index is the loop index.

@@ -144,7 +144,7 @@ class Timed(Operation):
     A wait takes 0 cycles if the phase of the mbarrier has completed when the wait begins.
 
     Args:
-        dim: the coordinate that counts.
+        dim: the dimension whose index is the counter.
         body: the operations, among them the waits (`WaitBarrier`).
     """
 
