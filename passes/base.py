@@ -199,7 +199,7 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        # `__post_init__` checks this too, but a subclass may override it.
+        # `Pass.__post_init__` checks name and options too, but a subclass may override that method.
         if wrong := _wrong_name(type(self)):
             return wrong
         if wrong := wrong_option(self):

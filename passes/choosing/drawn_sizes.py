@@ -84,7 +84,7 @@ class SizeRange:
 
     @classmethod
     def of(cls, **extents: int | Extent | None) -> SizeRange:
-        """Make a range from an extent or (smallest, largest) per axis; None is 128 to 8192.
+        """Make a range from an extent or (smallest, largest) per axis; None means 128 to 8192.
 
         Raises:
             PassError: an extent is not an integer of at least 1, or a range is empty.

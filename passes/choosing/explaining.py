@@ -195,7 +195,7 @@ def every_choice(
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem on a device, in the order of predicted times.
 
-    The arguments are those of `explain`. Figures of a GPU rank no plans of an order of additions.
+    The arguments are those of `explain`. If `device` is a `GpuFigures`, `order` has no effect.
     """
     if isinstance(device, GpuFigures):
         return mma_sync.choices(problem, device, batches=batches, reads_c=reads_c)

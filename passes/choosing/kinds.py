@@ -181,7 +181,8 @@ def interleaved_kinds(
 ) -> Iterator[Kind]:
     """Yield Stream-K with `k_order=interleaved` for tilings to which the option makes a difference.
 
-    These have more resident clusters than output tiles, but not a multiple of their number.
+    For these tilings there are more resident clusters than output tiles, and the number of clusters
+    is no multiple of the number of tiles.
 
     Args:
         cut: a problem with every tiling that suits it.

@@ -26,9 +26,9 @@ TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (6
 """Rows and columns of the output tiles that are tried."""
 SCHEDULES: tuple[Pass, ...] = (DataParallel(), StreamK(owner="last"))
 EACH, STREAMED = range(len(SCHEDULES))
-"""Positions in SCHEDULES. On an H200, two-tile Stream-K with mma.sync was measured to be at most
-1.2 % faster than Stream-K, and up to 9 % slower
-(`benchmarks/results/gemm-h200-sm_80-2026-11-21.json`)."""
+"""Indices of the data-parallel schedule and of Stream-K in SCHEDULES. Two-tile Stream-K is left
+out: on an H200, with mma.sync, it was measured to be at most 1.2 % faster than Stream-K, and up to
+9 % slower (`benchmarks/results/gemm-h200-sm_80-2026-11-21.json`)."""
 BANDS = (1, 8)
 """Heights of the bands of output tiles that are tried; 1 visits tiles in row-major order."""
 LEAST_DEPTH = 4
@@ -41,8 +41,8 @@ MOST_PIECES = 16
 def covers(problem: Gemm) -> bool:
     """Whether the model describes a problem.
 
-    It describes no groups, no epilogues that reduce rows, and no epilogues that combine products of
-    A with several matrices, such as that of a gated layer.
+    The model describes no groups, no epilogues that reduce rows, and no epilogues that combine
+    products of A with several matrices, such as that of a gated layer.
     """
     return not problem.grouped and not problem.row_reductions and problem.sums == 1
 

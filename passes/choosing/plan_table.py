@@ -221,7 +221,7 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
     """The values of m, n and k of a problem.
 
     Raises:
-        ValueError: one of them has no value.
+        ValueError: m, n or k has no value.
     """
     m, n, k = problem.m, problem.n, problem.k
     if m is None or n is None or k is None:

@@ -228,7 +228,7 @@ def _ranking(
 
 
 def _spare(problem: Gemm, order: SummationOrder | None) -> Plan:
-    """A plan without clusters, for devices without room for a cluster; it has the order `order`."""
+    """A plan without clusters, for devices too small for any; it adds along k as `order` says."""
     plan = fallback(problem.grouped, dtype(problem.dtype).row)
     if order is not None and order.segments > 1:
         return replace(plan, pipeline=order.pipeline)

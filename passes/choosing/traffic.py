@@ -21,8 +21,9 @@ STEEP = 2
 use: the larger it is, the more abruptly the share grows when the bytes read in between reach the
 cache's size."""
 ROUNDS = 3
-"""Number of rounds of a fixed-point iteration. It is needed because evicted lines are read again:
-these reads add to the bytes that pass through the L2 cache, and so evict more lines."""
+"""Number of rounds of the fixed-point iteration that computes the bytes read from memory. Iteration
+is needed because evicted lines are read again: these reads add to the bytes that pass through the
+L2 cache, and so evict more lines."""
 
 
 class Divided(Protocol):

@@ -49,7 +49,8 @@ class Work:
             depth: number of iterations of an output tile.
             slots: number of workgroups that can be resident at the same time.
         """
-        # Rows of a `distinct` set differ in the order of tiles only, so their work is equal.
+        # `t.distinct` lists sets of plans that differ only in the order of tiles. All plans of a
+        # set have equal work, so it is counted for the first plan of each set only.
         if t.distinct is not None:
             first, number = t.distinct
             found = cls.of(t.where(first), tiles[first], depth[first], slots[first])

@@ -10,8 +10,8 @@
   end inside a tile: `Stream`, `add_loops`.
 - Output tiles that are split along k, with one workgroup for each piece: `SplitTiles`.
 - Fix-up, which adds up the partial sums of a tile: `Pieces` and `add_workspace` if one workgroup
-  owns the tile, `Scatter` if every workgroup with a piece finishes a share of the tile. `Owner` and
-  `Reduction` are the types of a schedule's options for the fix-up.
+  owns the tile, `Scatter` if every workgroup with partial sums finishes a share of the tile.
+  `Owner` and `Reduction` are the types of a schedule's options for the fix-up.
 
 docs/how-to/write-a-schedule.md writes a schedule with the kit, step by step.
 """

@@ -13,14 +13,16 @@ from coordgraph.tensors import Role, Tensor
 __all__ = ["COUNTER", "dynamic_loop"]
 
 COUNTER = "counter"
-"""The tensor of one 32-bit counter from which workgroups take tickets, and its dimension's id."""
+"""Name of the tensor that holds one 32-bit counter, and id of its dimension. Workgroups increment
+the counter; the value that a workgroup gets (its ticket) says which output tile it computes next.
+"""
 
 
 def dynamic_loop(e: KernelEditor, tile: str, tiles: Expr, count: Expr, body: Body) -> Operation:
     """A loop in which each workgroup takes its next output tile when it has finished one.
 
-    Adds the tensor `counter`. The first tile of a workgroup is the one of the workgroup's own
-    number, so that no workgroup waits for the counter before its first tile.
+    Adds the tensor `counter`. The first tile of a workgroup has the workgroup's own number, so that
+    no workgroup waits for the counter before its first tile.
 
     Args:
         e: the kernel being built, in which `workgroup_count` added the dimension `workgroup`.

@@ -202,7 +202,7 @@ class Pieces:
 
 
 def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Body:
-    """Return operations that receive pieces in a `tree` reduction, before this piece is sent.
+    """Return operations by which a workgroup receives pieces in a `tree` reduction before it sends.
 
     Pieces are numbered from the owner's, j = 0, to the farthest. At the levels s = 1, 2, 4, … a
     piece with j mod 2s = 0 receives piece j + s, if that exists. So piece j > 0 receives while s is

@@ -46,9 +46,9 @@ __all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
 PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
 """Ids of dimensions.
 
-PEER: numbers the workgroups that have partial sums of the tile. END: which of a workgroup's two
-workspace slots holds its partial sums. SHARE: numbers the shares of a tile (ranges of rows), each
-of which one workgroup finishes.
+PEER: numbers the workgroups that have partial sums of the tile. END: numbers (0 or 1) the two
+workspace slots of a workgroup. SHARE: numbers the shares of a tile (ranges of rows), each of which
+one workgroup finishes.
 """
 MOST_SHARES = 32
 """Largest number of shares (ranges of rows) into which an output tile is divided. One workgroup

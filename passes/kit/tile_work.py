@@ -30,7 +30,7 @@ def accumulation_loop(graph: KernelGraph) -> For:
 def depth_is_data(graph: KernelGraph) -> bool:
     """Whether the kernel reads the number of k tiles of each output tile from a table.
 
-    It does so if the groups of a grouped product have different extents along k.
+    The kernel does so if the groups of a grouped product have different extents along k.
     """
     return graph.coordinates[accumulation_loop(graph).dim].size is None
 
@@ -46,8 +46,8 @@ class TileWork:
         before: operations that begin a tile: they set the sums to 0.
         loop: the loop over all iterations of the tile.
         after: operations that end a tile: the epilogue and the store of D.
-        around: the `Locate` operation around them, which computes coordinates of the tile from
-            tables; None if there is none.
+        around: the `Locate` operation around all these operations, which computes coordinates of
+            the tile from tables; None if there is none.
     """
 
     before: Body

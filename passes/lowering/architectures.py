@@ -140,7 +140,7 @@ class Lowering(ABC):
         """The lowering pass that makes a program with the properties `variant`.
 
         Args:
-            options: the lowering pass whose other options the result has, too.
+            options: a lowering pass; the result has its options, except those that `variant` sets.
             variant: the properties of the program.
         """
 

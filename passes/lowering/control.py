@@ -339,7 +339,7 @@ class Accumulator:
         return read_if(stage, self._once(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:
-        """Store the accumulator in the workspace, then let one thread set the slot's flag.
+        """Store the accumulator in a slot of the workspace, then let one thread set its flag.
 
         The barrier orders the stores of all threads before the release by that thread.
 
@@ -351,7 +351,7 @@ class Accumulator:
         return (self.store("partials", self.width), self.barrier, leader(signal))
 
     def receive(self, turn: str = "") -> Body:
-        """Wait for the slot's flag, add the partial sums in the slot, then clear the flag.
+        """Wait for the flag of a workspace slot, add its partial sums, then clear the flag.
 
         One thread acquires the flag for all threads, and clears the flag once all threads have read
         the partial sums.
@@ -380,11 +380,11 @@ class Accumulator:
         return (self._each(op, self.width), self.barrier, leader(RaiseFlag("flags")))
 
     def collect(self, op: CollectPartial) -> Body:
-        """Wait until all senders have added to the slot, add its sums, and clear slot and flag.
+        """Wait until all senders have added to a workspace slot, add its sums, and clear the slot.
 
-        One thread acquires the flag for all threads. Each thread zeroes the elements that it has
-        read, for the next launch. No workgroup adds to the slot again in this launch, so the flag
-        is cleared at once.
+        One thread acquires the slot's flag for all threads. Each thread zeroes the elements that it
+        has read, for the next launch. No workgroup adds to the slot again in this launch, so the
+        flag is cleared at once.
         """
         wait = (WaitFlag("flags", senders=op.senders), ClearFlag("flags"))
         clear = FillElements("partials", self.width)

@@ -68,9 +68,10 @@ def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
 
 
 def tie_sums(c: CoordinateEditor, register: str, vector: str = "") -> None:
-    """Add the edge from the sum's number in workspaces to the register coordinate of sums.
+    """Add the edge that makes a sum's number in workspaces equal to its register coordinate.
 
-    A workspace has partial sums for each sum of the epilogue; `SUM` is their coordinate.
+    A workspace holds partial sums for each sum of the epilogue; the coordinate `SUM` numbers the
+    sums.
 
     Partial sums are exchanged a vector of registers at a time. If the sums of an element are one
     vector, they must be adjacent in the workspace, so the edge of `partials` is replaced by

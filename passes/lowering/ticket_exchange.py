@@ -1,12 +1,13 @@
 """Dynamic loops on GPUs: one thread takes a ticket, and passes it to the others in shared memory.
 
-The thread takes the ticket after the main loop of a tile, and stores it after the epilogue, so that
-the latency of the atomic increment overlaps with the epilogue. A ticket that is taken earlier binds
-its tile to a workgroup earlier, and another workgroup may be free before.
+A ticket is the value of a counter in device memory, and says which output tile is next. The thread
+takes the ticket after the main loop of a tile, and stores it after the epilogue, so that the
+latency of the atomic increment overlaps with the epilogue. If the thread took the ticket earlier,
+it would reserve a tile that another workgroup might be free to begin sooner.
 
-The words of shared memory are used in turn. With two words, one barrier in each iteration suffices:
-a word is written again only after the barrier of the next iteration, at which no thread still reads
-it.
+Tickets are stored alternately in two words of shared memory, so that one barrier in each iteration
+suffices: a word is written again only after the barrier of the next iteration, and at that barrier
+no thread still reads the word.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ __all__ = [
 ]
 
 TICKET, SHARED, TURN = "ticket", "ticket.shared", "ticket.turn"
-"""TICKET: the register of the thread that takes tickets. SHARED: the dimension of shared memory
-through which it passes them. TURN: the dimension that numbers the tickets of a workgroup."""
+"""TICKET: the register in which the thread that takes tickets keeps one. SHARED: the dimension of
+the shared memory through which that thread passes tickets to the other threads. TURN: the dimension
+that numbers the tickets of a workgroup."""
 SLOTS = 2
-"""Number of words of shared memory, of which one holds a ticket."""
+"""Number of words of shared memory that hold tickets, one after the other."""
 
 
 def taken_by(graph: KernelGraph) -> TakeTicket | None:
@@ -62,19 +64,20 @@ def no_dynamic_loop(graph: KernelGraph) -> str | None:
         count = sum(accumulates(op) for op in loop.walk())
         if count != 1:
             return (
-                f"the dynamic loop over {loop.dim} has {count} main loops, and GPU kernels take a "
-                "ticket after the only one; put one accumulation loop in its body"
+                f"the dynamic loop over {loop.dim} has {count} main loops, and GPU kernels need "
+                "exactly one, after which they take the next ticket; put one accumulation loop in "
+                "its body"
             )
     return None
 
 
 def fetched(take: TakeTicket | None) -> Body:
-    """The operation that takes a ticket, by one thread; () if the graph has no dynamic loop."""
+    """The operation by which a thread takes a ticket from a counter; () if `take` is None."""
     return () if take is None else (FetchTicket(TICKET, take.counter, take.count),)
 
 
 def without_ticket(loop: DynamicFor) -> tuple[Body, TakeTicket]:
-    """(the other operations in the body of a dynamic loop, its `TakeTicket`)."""
+    """Split the body of a dynamic loop into (all its other operations, its `TakeTicket`)."""
     (take,) = (op for op in loop.body if isinstance(op, TakeTicket))
     return tuple(op for op in loop.body if op is not take), take
 
@@ -87,7 +90,7 @@ def passed_by_barrier(c: CoordinateEditor, loop: DynamicFor) -> Operation:
 
     Args:
         c: the coordinate graph under construction.
-        loop: the loop, whose other operations are lowered.
+        loop: the loop; all operations in its body but the `TakeTicket` are lowered already.
     """
     body, take = without_ticket(loop)
     c.add(Linear(TURN, note="running number of a ticket"))

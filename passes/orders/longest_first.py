@@ -46,11 +46,11 @@ class LongestFirst(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         if not depth_is_data(graph):
             return (
-                "all output tiles have equally many k tiles; leave it out, or use it on groups "
-                "that have their own k"
+                "all output tiles have equally many k tiles; leave this pass out, or use it on "
+                "groups that have their own k"
             )
         if product_order(graph):
-            return "groups are in the order of their depth already; leave out this second pass"
+            return "groups are in the order of their k already; leave out this second longest-first"
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:

@@ -59,7 +59,9 @@ class SplitK(Pass):
             other reductions a slot for each piece.
     """
 
-    splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")
+    splits: int = option(
+        2, least=2, most=MOST_WORKGROUPS, hint="for undivided tiles use data-parallel"
+    )
     owner: Owner = "last"
     reduction: Reduction = "turnstile"
 

@@ -118,7 +118,7 @@ def test_what_it_rewrites():
         (Gemm("f32"), "longest-first", "all output tiles have equally many k tiles"),
         (Gemm("f32", batched=True), "longest-first", "all output tiles have equally many k tiles"),
         (Gemm("f32", grouped=True), "longest-first", "all output tiles have equally many k tiles"),
-        (LIST, "longest-first,longest-first", "in the order of their depth already"),
+        (LIST, "longest-first,longest-first", "in the order of their k already"),
         (LIST, f"{PERSISTENT},longest-first", "cannot start"),
     ],
 )

@@ -245,7 +245,9 @@ class Buffers:
             reduced = [output for output in stage.function.outputs if output.reduce]
             pieces += (self._start(output) for output in reduced)
             load, *rest = self._updated(apply, sums)
-            rest = rest if stage.function.stores_d else rest[:-1]  # the accumulator is used up
+            # If the stage does not store D, nothing reads the accumulator afterwards, so the
+            # operation that stores the changed element back to the buffer is left out.
+            rest = rest if stage.function.stores_d else rest[:-1]
             loads = unrolled(self.c, sums, load) if sums else self._first(load)[0]
             body: Body = (loads, *self._first(*rest))
             # In a tile, an output that reduces rows has one column, which all columns of D share.

@@ -288,7 +288,7 @@ def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
 
 
 def _row_bytes(graph: KernelGraph, m: int, n: int) -> int:
-    """Bytes of shared memory for reductions of the rows of an m x n tile, tables' padding included.
+    """Bytes of shared memory for reductions of the rows of an m x n tile, rounded up to 1024.
 
     Tiles of A and B begin at multiples of 1024 bytes, after this memory.
     """

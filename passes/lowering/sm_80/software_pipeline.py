@@ -24,10 +24,10 @@ def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[s
 
     The edge is `round, stage --Flatten--> step`, for the index `step` of each loop over k tiles.
     A path may lead from the index of one loop to the index of another. For example, in the edge
-    `k_tile --Tile--> piece, for_k`, the loop of whole tiles counts `k_tile`, and the loop of pieces
-    counts `for_k`. Then two paths would lead from `k_tile` to the stage, with different values. So
-    the lowered loop counts a new coordinate instead, from which no path leads to another loop's
-    index: `k_tile --PassThrough--> k_tile.step`.
+    `k_tile --Tile--> piece, for_k`, the main loop of whole tiles counts `k_tile`, and the main loop
+    of segments (parts of a tile's k range) counts `for_k`. Then two paths would lead from `k_tile`
+    to the stage, with different values. So the lowered loop counts a new coordinate instead, from
+    which no path leads to another loop's index: `k_tile --PassThrough--> k_tile.step`.
 
     Args:
         c: the coordinate graph under construction.

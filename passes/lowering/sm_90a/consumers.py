@@ -100,7 +100,8 @@ class Consumer:
                 body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
-            # All warpgroups read the ticket of every tile, so it is no part of a work unit.
+            # All warpgroups read the ticket of every tile, but only one warpgroup executes a work
+            # unit. So the operations that read the ticket are kept out of the work unit.
             lowered = self.turns.assign(self.tickets.apart(lowered, "consumers"))
         lowered = self.tickets.followed(lowered)
         for counting in filter(None, (self.turns, self.sum)):

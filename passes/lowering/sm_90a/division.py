@@ -100,9 +100,9 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
     """Whether B is the left operand of wgmma, so that the result is a block of D's transpose.
 
     B is the left operand if `rows` is no multiple of 64. For cooperative warpgroups, B is the left
-    operand also if `rows` is less than two blocks of 64, one for each warpgroup, and `columns` has
-    two or more such blocks. Ping-pong warpgroups do not divide rows, and with A as the left operand
-    their instructions are wider.
+    operand also if `rows` is less than two blocks of 64, one for each warpgroup, and `columns`
+    consists of two or more blocks of 64. Ping-pong warpgroups do not divide rows, and with A as the
+    left operand their instructions are wider.
 
     Args:
         rows, columns: extents in m and n of a workgroup's part of a tile.
@@ -295,8 +295,9 @@ class Division:
     def row_layout(self) -> RowLayout:
         """Where the elements of a row of D are.
 
-        If A is the left operand of wgmma, the lanes of a quad hold a row, and warpgroups divide it
-        if they divide the columns. If B is the left operand, all warps of a warpgroup hold a part.
+        If A is the left operand of wgmma, the four lanes of a quad hold a row, or each warpgroup's
+        part of the row if warpgroups divide the columns. If B is the left operand, every warp of a
+        warpgroup holds a part of the row.
         """
         own, turn = self.tiling.own, ("warpgroup",) if self.turns > 1 else ()
         across = self.warpgroups(1)
@@ -357,7 +358,7 @@ class Division:
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The coordinate of the cluster rank in a 1-tuple; () if all CTAs have one part of D."""
+        """1-tuple of the cluster rank's coordinate; () if CTAs compute the same elements of D."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property

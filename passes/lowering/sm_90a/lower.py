@@ -268,8 +268,9 @@ class LowerToHopper(Pass):
         """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
 
         A way to store D is a width of boxes and a number of output slots (staging buffers of D).
-        The chosen one leaves the most stages for the ring, where stages beyond `ENOUGH_STAGES` do
-        not count. If several do, it is the one with the fewest boxes, then with the most slots.
+        The chosen way leaves the most stages for the ring, where stages beyond `ENOUGH_STAGES` do
+        not count. Among ways that leave equally many stages, the one with the fewest boxes, then
+        with the most slots, is chosen.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:

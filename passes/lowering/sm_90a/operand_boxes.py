@@ -76,7 +76,7 @@ class OperandBoxes:
         rooms: number of elements of A and of B that a stage has room for, by the dimension of their
             shared memory.
         stages: number of stages of the ring.
-        tensors: the operands, which `loaded_by_boxes` returned.
+        tensors: the names of these operands, which `loaded_by_boxes` returned.
     """
 
     def __init__(
@@ -206,11 +206,11 @@ class OperandBoxes:
         return (self.c.add(Unroll(self.own(name), Integer(self._beside))).id,)
 
     def _memory(self, tensor: str) -> str:
-        """The dimension of the shared memory that holds an operand's part of one step."""
+        """The dimension of the shared memory for the elements of an operand that a step loads."""
         return self.own(f"{tensor}.shared")
 
     def _add_memory(self, tensor: str, home: str, room_bytes: int, size: int) -> str:
-        """Add shared memory, in every stage of the ring, for the part of an operand in one step.
+        """Add shared memory, in every stage of the ring, for the elements that one step loads.
 
         Args:
             tensor: the operand.
@@ -297,15 +297,15 @@ class OperandBoxes:
     ) -> Body:
         """The consumers' part of an epilogue: apply it to the columns of each loaded step.
 
-        Consumers read a stage by ordinary loads, so a proxy fence orders these before TMA's next
-        write (PTX ISA, "Async proxy").
+        Consumers read a stage by ordinary loads, so a proxy fence orders these loads before TMA's
+        next write (PTX ISA, "Async proxy").
 
         Args:
             accumulator: the registers of the product.
             op: the epilogue.
             width: number of elements, adjacent in a row of D, that one access to any other operand
                 may read.
-            free: makes the operation that frees the stage of the previous step.
+            free: a function that makes the operation that frees the stage of the previous step.
             absent: tensors of optional operands that no launch of this kernel passes.
         """
         body: list[Operation] = []

@@ -61,8 +61,8 @@ FIRST, SHARED = "fixup.first", "fixup.shared"
 same time; its index is the number of the first of these slots.
 SHARED: the coordinate of the shared memory to which partial sums are loaded."""
 REGISTERS_OF_A_READ = 16
-"""Number of registers that ptxas uses for each 16-byte read of partial sums in a step of the ring,
-since it moves the reads of the next step ahead of the additions."""
+"""Number of registers that ptxas uses for each 16-byte read of partial sums in a step of the ring;
+ptxas moves the reads of the next step ahead of the additions."""
 
 
 def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:

@@ -47,7 +47,8 @@ def no_registers(
     Args:
         graph: the scheduled graph.
         division: how the tile is divided over workgroups and warpgroups.
-        element_bytes: as for `accumulators_beside`.
+        element_bytes: bytes of the widest operand element that the epilogue reads for every
+            element of D; 0 if there is no such operand.
         writes_maps: whether the kernel writes tensor maps.
     """
     kind = graph.gemm.out_dtype or graph.gemm.dtype

@@ -1,8 +1,9 @@
 """Dynamic loops on sm_90a: the producer takes tickets, and every warp reads them from a ring.
 
-The producer's first lane takes the next ticket a few k tiles before the end of a tile's loads, so
-that the latency of the atomic increment overlaps with these loads, and the loads of the next tile
-begin at once. It stores the ticket in a word of shared memory and arrives at the word's mbarrier
+A ticket is the value of a counter in device memory, and says which output tile is next. The
+producer's first lane takes the next ticket a few k tiles before the end of a tile's loads, so that
+the latency of the atomic increment overlaps with these loads, and the loads of the next tile begin
+at once. The lane stores the ticket in a word of shared memory and arrives at the word's mbarrier
 `ticket.full`. Consumer warps read the word after they have stored their tile. The word is written
 again when all warps have arrived at its mbarrier `ticket.empty`.
 
@@ -43,8 +44,9 @@ matters if tiles have few k tiles."""
 RECEIVER = "ticket.receiver"
 """The dimension that numbers the workgroups of a cluster which receive a ticket."""
 LEAD = 4
-"""Number of k tiles that are still to be loaded when the producer takes a ticket. More k tiles bind
-the next tile to the workgroup earlier; fewer hide less of the latency of the increment."""
+"""Number of k tiles that are still to be loaded when the producer takes a ticket. With more k
+tiles, the workgroup reserves its next tile earlier, which another workgroup might begin sooner;
+with fewer, less of the latency of the increment is hidden."""
 WORD_BYTES = 4
 FIRST_LANE = equal(floor_mod(index_symbol("workitem"), LANES), 0)
 """The condition that the thread is the first lane of its warp."""
@@ -92,10 +94,13 @@ class TicketRing:
         return body if self.take is None else Counter(RING.step, (body,))
 
     def fetch(self, loop: For) -> tuple[Body, Body]:
-        """Operations of the producer that take a ticket: (before its main loop, in the loop).
+        """The producer's operations that take a ticket.
 
         Args:
             loop: the loop over k tiles.
+
+        Returns:
+            (operations before the loop, operations at the start of each iteration).
         """
         if self.take is None:
             return (), ()
@@ -139,7 +144,7 @@ class TicketRing:
 
     @property
     def _leads(self) -> Boolean:
-        """The condition that the thread is the one that takes tickets, among the producer warps."""
+        """The condition, in a producer warp, that the thread is the one that takes tickets."""
         return And(FIRST_LANE, self._in_charge)
 
     @property
@@ -164,7 +169,7 @@ class TicketRing:
         return (If(self._in_charge, passed),) if self._several else passed
 
     def _read(self, take: TakeTicket) -> Body:
-        """Operations of every warp: read the next ticket, and free its place in the ring."""
+        """Operations of every warp: read the next ticket, and free its word in the ring."""
         rank = Integer(0) if self._several else None
         free = ArriveBarrier(RING.empty, rank, publish=self._several)
         return (

@@ -137,7 +137,7 @@ class Pieces:
 
 
 class ClusterSum(Pieces):
-    """If a cluster divides k, adds up its workgroups' products, in rank order, in rank 0.
+    """Adds up the products of a cluster that divides k, in rank order, in the workgroup of rank 0.
 
     The other workgroups store their products in the shared memory of the workgroup of rank 0:
     sums --Tile--> sender, vector, workitem, element. One mbarrier signals that all products are
