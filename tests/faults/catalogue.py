@@ -41,4 +41,4 @@ FAULTS: tuple[Fault, ...] = (
     *product_faults.BOUNDS,
     *width_faults.BOUNDS,
 )
-"""Every fault of scheduled graphs, grouped by the check that must refute it."""
+"""All faults of scheduled graphs, mostly in the order of the checks that must refute them."""

@@ -32,35 +32,35 @@ def epilogue_first(text: str) -> str:
 
 SIZES = (
     Fault(
-        "stride 2 of a vector of the epilogue",
+        "stride of the epilogue's bias 2 instead of 1",
         "sizes",
         STREAM,
         (("bias.0 strides=(1)", "bias.0 strides=(2)"),),
         OPERANDS,
     ),
     Fault(
-        "bias of the columns for the rows",
+        "bias of columns indexed by tiles of rows",
         "sizes",
         PERSISTENT,
         (("bias.tile.0 -> B.tile.1", "bias.tile.0 -> A.tile.0"),),
         OPERANDS,
     ),
     Fault(
-        "scale of the rows for the columns",
+        "scale of rows indexed by tiles of columns",
         "sizes",
         SPLIT,
         (("scale.tile.0 -> A.tile.0", "scale.tile.0 -> B.tile.1"),),
         OPERANDS,
     ),
     Fault(
-        "row stride m in an operand of the epilogue",
+        "row stride of an epilogue operand m instead of n",
         "sizes",
         STREAM,
         (("residual.1 strides=(n, 1)", "residual.1 strides=(m, 1)"),),
         OPERANDS,
     ),
     Fault(
-        "guard of the last columns of C lost",
+        "no guard against columns of C past the last",
         "sizes",
         STREAM,
         (
@@ -73,7 +73,7 @@ SIZES = (
 )
 STRUCTURE = (
     Fault(
-        "operand of the epilogue subtracted",
+        "operand of the epilogue subtracted instead of added",
         "well-formed",
         STREAM,
         (
@@ -94,7 +94,7 @@ COVER = (
         OPERANDS,
     ),
     Fault(
-        "tiles of D stored transposed",
+        "row and column numbers of D's tiles exchanged",
         "cover",
         TWO_TILE,
         (
@@ -105,7 +105,7 @@ COVER = (
         ),
     ),
     Fault(
-        "share of C of another row",
+        "rows of C and their shares connected in the wrong direction",
         "cover",
         SCATTER,
         (

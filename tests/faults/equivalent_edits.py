@@ -35,7 +35,7 @@ EQUIVALENT: tuple[Fault, ...] = (
         OPERANDS,
     ),
     Fault(
-        "a loop over no partial sums is entered",
+        "a loop that receives no partial sum is entered",
         "",
         STREAM,
         (
@@ -48,7 +48,7 @@ EQUIVALENT: tuple[Fault, ...] = (
         ALONG_K,
     ),
     Fault(
-        "guard of a group's last tile, where the group's own guard is left",
+        "no guard at the end of D's tiles, where the group's rows have one",
         "",
         PERSISTENT,
         (
@@ -60,7 +60,7 @@ EQUIVALENT: tuple[Fault, ...] = (
         ALONG_M,
     ),
     Fault(
-        "small tiles column by column",
+        "small tiles visited column by column",
         "",
         TILES_OF_TWO_SHAPES,
         (
@@ -73,13 +73,13 @@ EQUIVALENT: tuple[Fault, ...] = (
     Fault("more tiles in m than rows need", "", STREAM, (("(m + 3) // 4", "m - 1"),)),
     Fault("bands of another width", "", BANDS, (("tile.raster width=2", "tile.raster width=3"),)),
     Fault(
-        "peers finish the shares of a tile in reverse order",
+        "rows of a tile divided among its workgroups in reverse order",
         "",
         SCATTER,
         (("start=workgroup - low stop=4", "start=low + peers - 1 - workgroup stop=4"),),
     ),
     Fault(
-        "contiguous waves for strided ones",
+        "consecutive tiles for each workgroup instead of strided ones",
         "",
         HYBRID,
         (
@@ -90,25 +90,25 @@ EQUIVALENT: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        "k interleaved as if shares were longer",
+        "k interleaved as if shares had one more iteration",
         "",
         INTERLEAVED,
         (("sk.k share=share", "sk.k share=share + 1"),),
     ),
     Fault(
-        "columns of tiles before rows",
+        "tiles visited column by column",
         "",
         STREAM,
         (("Flatten A.tile.0, B.tile.1, k_tile", "Flatten B.tile.1, A.tile.0, k_tile"),),
     ),
     Fault(
-        "waves of padding are not left out",
+        "workgroups enter waves in which they have no tile",
         "",
         PERSISTENT,
         (("stop=(tiles_m*tiles_n - workgroup + workgroups - 1) // workgroups", "stop=waves"),),
     ),
     Fault(
-        "idle workgroups are not stopped before a loop without iterations",
+        "idle workgroups enter a loop without iterations",
         "",
         STREAM,
         (
@@ -119,7 +119,7 @@ EQUIVALENT: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        "no slot for the last workgroup, which owns its tile",
+        "no slot for the last workgroup, which sends no partial sum",
         "",
         LAST,
         (

@@ -23,7 +23,7 @@ class Fault:
 
     Args:
         name: what is wrong with the graph, as a phrase.
-        check: the name of the check that must refute the graph.
+        check: the name of the check that must refute the graph; '' if the edits leave it correct.
         schedule: the pipeline that makes the correct graph.
         edits: the changes of the correct graph's text that make the fault.
         gemm: the arguments of `Gemm` other than its element type.
@@ -47,7 +47,7 @@ class Fault:
         return text
 
     def graph(self) -> KernelGraph:
-        """The faulty graph, which the parser and the checks of structure accept."""
+        """Parse the faulty graph; raises CoordGraphError if the parser refuses it."""
         return parse(self.text())
 
     def refuted_by(self) -> tuple[str, ...]:

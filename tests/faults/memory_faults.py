@@ -31,107 +31,144 @@ LIST = (("grouped", True), ("group_axis", "mnk"), ("transpose_a", True), ("trans
 
 RING = (
     fault(
-        "empty stages are not freed",
+        "consumed stages are not freed",
         PERSISTENT,
         DEADLOCK,
         (f"ArriveBarrier {EMPTY}", "FenceShared"),
     ),
     fault(
-        "an arrival too many expected",
+        "mbarrier expects one arrival too many",
         PERSISTENT,
         DEADLOCK,
         (f"InitBarrier {EMPTY} arrivals=1", f"InitBarrier {EMPTY} arrivals=2"),
     ),
     fault("the wrong stage freed", PERSISTENT, "", ("ring.step + 2", "ring.step + 3")),
-    fault("inverted parity of empty stages", PERSISTENT, DEADLOCK, (" before=true", "")),
     fault(
-        "inverted parity of full stages",
+        "inverted parity in the wait for an empty stage", PERSISTENT, DEADLOCK, (" before=true", "")
+    ),
+    fault(
+        "inverted parity in the wait for a full stage",
         PERSISTENT,
         RACE,
         (WAIT_FULL + "ring.phase", WAIT_FULL + "ring.phase before=true"),
     ),
     fault("no wait for an empty stage", PERSISTENT, "phase", drop(WAIT_EMPTY)),
     fault("no wait for a full stage", PERSISTENT, "parity", drop(WAIT_FULL)),
-    fault("waits for an empty stage, not a full one", PERSISTENT, "", (WAIT_FULL, WAIT_EMPTY)),
-    fault("bytes of B not expected", PERSISTENT, RACE, (" + 4096*B.boxes.inside\n", "\n")),
     fault(
-        "too many bytes expected",
+        "consumer waits for an empty stage, not a full one", PERSISTENT, "", (WAIT_FULL, WAIT_EMPTY)
+    ),
+    fault(
+        "mbarrier does not expect the bytes of B",
+        PERSISTENT,
+        RACE,
+        (" + 4096*B.boxes.inside\n", "\n"),
+    ),
+    fault(
+        "mbarrier expects too many bytes",
         PERSISTENT,
         DEADLOCK,
         (f"ExpectBytes {FULL} bytes=", f"ExpectBytes {FULL} bytes=16 + "),
     ),
     fault("a stage freed while wgmma reads it", PERSISTENT, RACE, ("pending=1", "pending=2")),
     fault("no wait for the last wgmma", PERSISTENT, "wgmma", drop("WaitMultiplies pending=0")),
-    fault("no fence of wgmma", PERSISTENT, "FenceMultiplies", drop("FenceMultiplies")),
-    fault("mbarriers not published", PERSISTENT, "PublishBarriers", drop("PublishBarriers")),
-    fault("no barrier behind mbarriers", PERSISTENT, "initialised", drop("    Barrier")),
+    fault("no wgmma fence", PERSISTENT, "FenceMultiplies", drop("FenceMultiplies")),
+    fault(
+        "no mbarrier initialisation fence", PERSISTENT, "PublishBarriers", drop("PublishBarriers")
+    ),
+    fault(
+        "no barrier after mbarriers are initialised", PERSISTENT, "initialised", drop("    Barrier")
+    ),
     fault("no wait for earlier launches", PERSISTENT, "launch", drop("AwaitEarlierLaunch")),
 )
 STORES = (
     fault("no proxy fence before a TMA store", PERSISTENT, "proxy fence", drop("FenceShared")),
     fault("no barrier before a TMA store", PERSISTENT, RACE, drop(OWN, 1)),
-    fault("no barrier behind the wait for a slot", PERSISTENT, RACE, drop(OWN, 0)),
-    fault("no wait for a slot", PERSISTENT, RACE, drop("WaitStores pending=0")),
+    fault("no barrier after the wait for a TMA store", PERSISTENT, RACE, drop(OWN, 0)),
     fault(
-        "a store group too few awaited",
+        "no wait until a TMA store has read shared memory",
+        PERSISTENT,
+        RACE,
+        drop("WaitStores pending=0"),
+    ),
+    fault(
+        "wait leaves one group of TMA stores pending",
         PERSISTENT,
         RACE,
         ("WaitStores pending=0", "WaitStores pending=1"),
     ),
-    fault("no wait for stores at the end", PERSISTENT, "end", drop("WaitStores pending=0", 1)),
-    fault("stores not committed", PERSISTENT, RACE, drop("CommitStores")),
+    fault("no wait for TMA stores at the end", PERSISTENT, "end", drop("WaitStores pending=0", 1)),
+    fault("TMA stores not committed", PERSISTENT, RACE, drop("CommitStores")),
 )
 PARTIALS = (
-    fault("no barrier before a signal", STREAM, RACE, between(TEAM[:-1], "destination=partials")),
-    fault("relaxed for release", STREAM, "released", (SIGNAL, f"{SIGNAL} order=relaxed")),
-    fault("relaxed for acquire", STREAM, "acquired", (AWAIT, f"{AWAIT} order=relaxed")),
-    fault("release for the workgroup only", STREAM, "scopes", (SIGNAL, f"{SIGNAL} scope=cta")),
-    fault("no wait for a signal", STREAM, "flag", drop(AWAIT)),
-    fault("a flag left set", STREAM, "next launch", drop("ClearFlag")),
     fault(
-        "waits for its own signal",
+        "no barrier before a flag is set", STREAM, RACE, between(TEAM[:-1], "destination=partials")
+    ),
+    fault(
+        "flag set with relaxed order, not release",
+        STREAM,
+        "released",
+        (SIGNAL, f"{SIGNAL} order=relaxed"),
+    ),
+    fault(
+        "flag read with relaxed order, not acquire",
+        STREAM,
+        "acquired",
+        (AWAIT, f"{AWAIT} order=relaxed"),
+    ),
+    fault(
+        "flag set with CTA scope, not GPU scope", STREAM, "scopes", (SIGNAL, f"{SIGNAL} scope=cta")
+    ),
+    fault("no wait for a flag", STREAM, "flag", drop(AWAIT)),
+    fault("flag not cleared for the next launch", STREAM, "next launch", drop("ClearFlag")),
+    fault(
+        "workgroup waits for its own flag",
         STREAM,
         "",
         ("value=fixup.first + workitem", "value=fixup.first - 1 + workitem"),
     ),
-    fault("no warp barrier behind signals", STREAM, RACE, drop(OWN + "32")),
+    fault("no warp barrier after waits for flags", STREAM, RACE, drop(OWN + "32")),
     fault(
-        "no proxy fence before partial sums are loaded", STREAM, "proxy fence", drop("FenceMemory")
+        "no proxy fence before TMA loads partial sums", STREAM, "proxy fence", drop("FenceMemory")
     ),
-    fault("no proxy fence behind reads of a stage", STREAM, "proxy fence", drop("FenceShared")),
-    fault("no barrier behind reads of a stage", STREAM, RACE, between(OWN, "source=fixup.shared")),
-    fault("signal without its turn", TURNSTILE, "", (f"{SIGNAL} turn=partial.turn", SIGNAL)),
+    fault("no proxy fence after reads of a stage", STREAM, "proxy fence", drop("FenceShared")),
+    fault("no barrier after reads of a stage", STREAM, RACE, between(OWN, "source=fixup.shared")),
     fault(
-        "a reader too many declared", SCATTER, "next launch", ("readers=peers", "readers=peers + 1")
+        "flag set without its turn number", TURNSTILE, "", (f"{SIGNAL} turn=partial.turn", SIGNAL)
     ),
-    fault("no barrier behind taken flags", SCATTER, RACE, between(TEAM[:-1], "TakeFlag")),
     fault(
-        "relaxed for the acquire of a taken flag",
+        "flag set for one reader too many",
+        SCATTER,
+        "next launch",
+        ("readers=peers", "readers=peers + 1"),
+    ),
+    fault("no barrier after TakeFlag", SCATTER, RACE, between(TEAM[:-1], "TakeFlag")),
+    fault(
+        "TakeFlag with relaxed order, not acquire",
         SCATTER,
         "acquired",
         ("TakeFlag flag=flags", "TakeFlag flag=flags order=relaxed"),
     ),
     fault(
-        "relaxed for the release of a sum",
+        "RaiseFlag with relaxed order, not release",
         ATOMIC,
         "released",
         ("RaiseFlag flag=flags", "RaiseFlag flag=flags order=relaxed"),
     ),
     fault(
-        "a sender too few counted",
+        "wait for one sender of an atomic sum too few",
         ATOMIC,
         "",
         ("// share - workgroup\n", "// share - workgroup - 1\n"),
     ),
     fault(
-        "a stage of an operand freed while it is read",
+        "stage of an epilogue operand freed while it is read",
         PERSISTENT,
         RACE,
         between(OWN, "ApplyFragment"),
         operand=True,
     ),
     fault(
-        "no proxy fence behind reads of an operand",
+        "no proxy fence after reads of an epilogue operand",
         PERSISTENT,
         "proxy fence",
         drop("FenceShared"),
@@ -140,7 +177,7 @@ PARTIALS = (
 )
 CLUSTERS = (
     fault(
-        "stages freed in the own workgroup only",
+        "stages freed in the own CTA only, not in the cluster",
         PERSISTENT,
         "",
         (" rank=workitem % 128", ""),
@@ -160,14 +197,14 @@ CLUSTERS = (
         lowering=SQUARE,
     ),
     fault(
-        "mbarriers not published to the cluster",
+        "no mbarrier initialisation fence in a cluster",
         PERSISTENT,
         "",
         drop("PublishBarriers"),
         lowering=CLUSTER,
     ),
     fault(
-        "a barrier of the workgroup for one of the cluster",
+        "a CTA barrier instead of a cluster barrier",
         PERSISTENT,
         "initialised",
         (lambda text: text.replace("ClusterBarrier", "Barrier", 1)),
@@ -181,28 +218,28 @@ CLUSTERS = (
         lowering=CLUSTER,
     ),
     fault(
-        "products released for the workgroup only",
+        "partial sums in a cluster released at CTA scope",
         PERSISTENT,
         "released",
         (" publish=true", ""),
         lowering=SPLIT,
     ),
     fault(
-        "products acquired for the workgroup only",
+        "partial sums in a cluster acquired at CTA scope",
         PERSISTENT,
         "acquired",
         (" cluster=true", ""),
         lowering=SPLIT,
     ),
     fault(
-        "no wait until products are read",
+        "no wait until earlier partial sums in a cluster are read",
         PERSISTENT,
         RACE,
         drop("WaitBarrier barrier=sum.read"),
         lowering=SPLIT,
     ),
     fault(
-        "no barrier behind stored products",
+        "no barrier after partial sums are stored in a cluster",
         PERSISTENT,
         "",
         between(TEAM[:-1], "destination=sum.shared"),
@@ -211,21 +248,21 @@ CLUSTERS = (
 )
 TURNS = (
     fault(
-        "no wait for the turn",
+        "warpgroup does not wait for its turn",
         PERSISTENT,
         "",
         drop("WaitBarrier barrier=barrier.order"),
         lowering=PINGPONG,
     ),
     fault(
-        "waits for the wrong turn",
+        "warpgroup waits for its own turn to end, not the other's",
         PERSISTENT,
         "",
         ("item.number + 3", "item.number + 2"),
         lowering=PINGPONG,
     ),
     fault(
-        "one of four warps passes the turn on",
+        "only one of four warps passes the turn on",
         PERSISTENT,
         "may miss the phase's completion",
         ("barrier=barrier.order arrivals=4", "barrier=barrier.order arrivals=1"),
@@ -233,14 +270,14 @@ TURNS = (
         lowering=PINGPONG,
     ),
     fault(
-        "the turn is not passed on",
+        "warpgroup does not pass the turn on",
         PERSISTENT,
         DEADLOCK,
         ("ArriveBarrier barrier=barrier.order", "FenceShared"),
         lowering=PINGPONG,
     ),
     fault(
-        "the other warpgroup's steps not counted",
+        "stages used by the other warpgroup not counted",
         PERSISTENT,
         "",
         drop("Advance dim=ring.step by="),
@@ -250,7 +287,7 @@ TURNS = (
 OLDER = (
     fault("no wait for copies", PERSISTENT, RACE, drop("WaitCopies pending=1"), lowering=None),
     fault(
-        "a group of copies too few awaited",
+        "wait leaves one group of copies too many pending",
         PERSISTENT,
         RACE,
         ("WaitCopies pending=1", "WaitCopies pending=2"),
@@ -258,45 +295,49 @@ OLDER = (
     ),
     fault("copies not committed", PERSISTENT, RACE, drop("CommitCopies", 1), lowering=None),
     fault(
-        "no barrier in a step",
+        "no barrier in an iteration of the main loop",
         PERSISTENT,
         RACE,
         between("Barrier", "WaitCopies pending=1"),
         lowering=None,
     ),
     fault(
-        "no barrier behind the last copies",
+        "no barrier after the wait for the last copies",
         PERSISTENT,
         RACE,
         between("Barrier", "WaitCopies pending=0"),
         lowering=None,
     ),
     fault(
-        "copies a stage too far ahead",
+        "copies one stage too far ahead",
         PERSISTENT,
         RACE,
         ("value=k_tile + 2", "value=k_tile + 3"),
         lowering=None,
     ),
     fault(
-        "no barrier before a signal on sm_80",
+        "no barrier before a flag is set on sm_80",
         STREAM,
         RACE,
         between("Barrier", "destination=partials"),
         lowering=None,
     ),
     fault(
-        "no barrier behind a wait on sm_80", STREAM, RACE, between("Barrier", AWAIT), lowering=None
+        "no barrier after a wait for a flag on sm_80",
+        STREAM,
+        RACE,
+        between("Barrier", AWAIT),
+        lowering=None,
     ),
     fault(
-        "relaxed for release on sm_80",
+        "flag set with relaxed order on sm_80, not release",
         STREAM,
         "released",
         (SIGNAL, f"{SIGNAL} order=relaxed"),
         lowering=None,
     ),
     fault(
-        "waits for a higher and a lower workgroup",
+        "workgroup waits for its own flag on sm_80",
         STREAM,
         "",
         ("start=workgroup + 1 stop", "start=workgroup stop"),
@@ -312,14 +353,14 @@ OLDER = (
 )
 TABLES = (
     fault(
-        "no barrier behind a table",
+        "no barrier after a table is computed",
         PERSISTENT,
         "tile_starts.shared",
         between("Barrier", "Tabulate"),
         gemm=(("grouped", True),),
     ),
     fault(
-        "no barrier behind a table on sm_80",
+        "no barrier after a table is computed on sm_80",
         STREAM,
         "tile_starts.shared",
         between("Barrier", "Tabulate"),
@@ -327,28 +368,28 @@ TABLES = (
         lowering=None,
     ),
     fault(
-        "tensor maps used before they are described",
+        "no wait until tensor maps are written",
         LAST,
         "parity",
         drop("WaitBarrier barrier=barrier.described"),
         gemm=LIST,
     ),
     fault(
-        "a description of tensor maps not signalled",
+        "no mbarrier arrival after tensor maps are written",
         LAST,
         DEADLOCK,
         ("ArriveBarrier barrier=barrier.described", "FenceShared"),
         gemm=LIST,
     ),
     fault(
-        "no proxy fence behind zeros past a group",
+        "no proxy fence after zeros are stored past a group's end",
         LAST,
         "proxy fence",
         between("FenceShared", "FillElements"),
         gemm=LIST,
     ),
     fault(
-        "no barrier behind zeros past a group",
+        "no barrier after zeros are stored past a group's end",
         LAST,
         "shared",
         between("Barrier", "FillElements"),

@@ -34,58 +34,65 @@ def waits_first(text: str) -> str:
 
 FIX_UP = (
     Fault(
-        "last workgroup not cut at the end",
+        "last workgroup continues past the last iteration",
         "fix-up",
         LAST,
         (("value=min(share, tiles_k*tiles_m*tiles_n - share*workgroup)", "value=share"),),
     ),
     Fault(
-        "waits for its own slot",
+        "workgroup waits for its own partial sum",
         "fix-up",
         STREAM,
         (("start=workgroup + 1 stop", "start=workgroup stop"),),
     ),
     Fault(
-        "waits for the workgroup after next",
+        "no wait for the next workgroup's partial sum",
         "fix-up",
         STREAM,
         (("start=workgroup + 1 stop", "start=workgroup + 2 stop"),),
     ),
-    Fault("one wait too many", "fix-up", STREAM, (("// share + 1 {", "// share + 2 {"),)),
-    Fault("one wait too few", "fix-up", STREAM, (("// share + 1 {", "// share {"),)),
     Fault(
-        "one wait too many where ends are aligned",
+        "wait for one partial sum too many",
+        "fix-up",
+        STREAM,
+        (("// share + 1 {", "// share + 2 {"),),
+    ),
+    Fault(
+        "wait for one partial sum too few", "fix-up", STREAM, (("// share + 1 {", "// share {"),)
+    ),
+    Fault(
+        "wait for one partial sum too many if a tile and a share end together",
         "fix-up",
         STREAM,
         (("+ tiles_k - 1) // share + 1 {", "+ tiles_k) // share + 1 {"),),
     ),
-    Fault("no signal", "fix-up", STREAM, ((SEND, ""),)),
-    Fault("doubled signal", "fix-up", LAST, ((SEND, SEND + SEND),)),
-    Fault("no receive", "fix-up", TWO_TILE, ((RECEIVE, ""),)),
-    Fault("doubled receive", "fix-up", STREAM, ((RECEIVE, RECEIVE + RECEIVE),)),
+    Fault("partial sums not sent", "fix-up", STREAM, ((SEND, ""),)),
+    Fault("partial sums sent twice", "fix-up", LAST, ((SEND, SEND + SEND),)),
+    Fault("partial sums not received", "fix-up", TWO_TILE, ((RECEIVE, ""),)),
+    Fault("partial sums received twice", "fix-up", STREAM, ((RECEIVE, RECEIVE + RECEIVE),)),
     Fault("no epilogue", "fix-up", STREAM, ((EPILOGUE, ""),)),
     Fault("doubled epilogue", "fix-up", SPLIT, ((EPILOGUE, EPILOGUE + EPILOGUE),)),
     Fault("accumulator never zeroed", "fix-up", PERSISTENT, (("InitAccumulator\n", ""),)),
     Fault(
-        "two owners of a tile",
+        "a tile finished by two workgroups",
         "fix-up",
         STREAM,
         (("If condition=k_first > 0 {", "If condition=k_first > 1 {"),),
     ),
     Fault(
-        "no owner of a tile",
+        "a tile finished by no workgroup",
         "fix-up",
         STREAM,
         (("If condition=k_first > 0 {", "If condition=k_first >= 0 {"),),
     ),
     Fault(
-        "owner by the wrong end",
+        "a tile finished by its first workgroup instead of its last",
         "fix-up",
         LAST,
         (("If condition=k_count + k_first < tiles_k {", "If condition=k_first > 0 {"),),
     ),
     Fault(
-        "whole tiles are sent",
+        "all sums sent, also those of whole tiles",
         "fix-up",
         LAST,
         (
@@ -96,13 +103,13 @@ FIX_UP = (
         ),
     ),
     Fault(
-        "waits for the wrong turn",
+        "turnstile: wait for the workgroup after next",
         "fix-up",
         TURNSTILE,
         (("turn_before value=turn + 1", "turn_before value=turn + 2"),),
     ),
     Fault(
-        "waits in the wrong slot",
+        "workgroups of a tile use different slots",
         "fix-up",
         SPLIT,
         (
@@ -112,13 +119,21 @@ FIX_UP = (
             ),
         ),
     ),
-    Fault("too few readers declared", "fix-up", SCATTER, (("readers=peers", "readers=peers - 1"),)),
     Fault(
-        "too many readers declared", "fix-up", SCATTER, (("readers=peers", "readers=peers + 1"),)
+        "flag set for one reader too few",
+        "fix-up",
+        SCATTER,
+        (("readers=peers", "readers=peers - 1"),),
     ),
-    Fault("pieces not added", "fix-up", SCATTER, (("AddPartial slot=partial.slot\n", ""),)),
     Fault(
-        "pieces added twice",
+        "flag set for one reader too many",
+        "fix-up",
+        SCATTER,
+        (("readers=peers", "readers=peers + 1"),),
+    ),
+    Fault("partial sums not added", "fix-up", SCATTER, (("AddPartial slot=partial.slot\n", ""),)),
+    Fault(
+        "partial sums added twice",
         "fix-up",
         SCATTER,
         (
@@ -129,7 +144,7 @@ FIX_UP = (
         ),
     ),
     Fault(
-        "two pieces of a workgroup share a slot",
+        "two partial sums of a workgroup in one slot",
         "fix-up",
         SCATTER,
         (
@@ -138,13 +153,13 @@ FIX_UP = (
         ),
     ),
     Fault(
-        "too few senders counted",
+        "wait for one sender of an atomic sum too few",
         "fix-up",
         ATOMIC,
         (("// share - workgroup\n", "// share - workgroup - 1\n"),),
     ),
     Fault(
-        "atomic sums of two tiles in one slot",
+        "atomic sums of all tiles in one slot",
         "fix-up",
         ATOMIC,
         (
@@ -155,17 +170,27 @@ FIX_UP = (
         ),
     ),
     Fault(
-        "tree leaves out a level",
+        "tree reduction without its first level",
         "fix-up",
         TREE,
         (("dim=fixup.level start=1", "dim=fixup.level start=2"),),
     ),
-    Fault("tree without doubling", "fix-up", TREE, (("step=fixup.level", "step=1"),)),
+    Fault(
+        "tree levels 1, 2, 3, … instead of 1, 2, 4, …",
+        "fix-up",
+        TREE,
+        (("step=fixup.level", "step=1"),),
+    ),
 )
 PROGRESS = (
-    Fault("waits before it sends", "progress", SCATTER, (waits_first,)),
     Fault(
-        "workgroups wait for each other's piece",
+        "workgroup waits for others before it sends its partial sums",
+        "progress",
+        SCATTER,
+        (waits_first,),
+    ),
+    Fault(
+        "two workgroups wait for each other's partial sum",
         "progress",
         STREAM,
         (
@@ -181,13 +206,13 @@ PROGRESS = (
 )
 BOUNDS = (
     Fault(
-        "waits for slots past the workspace",
+        "wait for slots past the end of the workspace",
         "bounds",
         STREAM,
         (("// share + 1 {", "// share + 9 {"),),
     ),
     Fault(
-        "slot of the next workgroup",
+        "slot of the next tile used",
         "bounds",
         SPLIT,
         (("name=slot value=workgroup // 3", "name=slot value=workgroup // 3 + 1"),),
@@ -200,7 +225,7 @@ BOUNDS = (
         LIST,
     ),
     Fault(
-        "rows of a batch past the tensor",
+        "products of a batch read past the end of A",
         "bounds",
         STREAM,
         (("strides=(stride_a, k, 1)", "strides=(stride_a + k, k, 1)"),),

@@ -9,7 +9,7 @@ __all__ = ["BOUNDS", "COVER", "SIZES"]
 
 SIZES = (
     Fault(
-        "space of all iterations without the batches",
+        "iterations of one product instead of the whole batch",
         "sizes",
         STREAM,
         (
@@ -21,7 +21,7 @@ SIZES = (
         BATCH,
     ),
     Fault(
-        "row stride k in B of a batch",
+        "row stride of B in a batch k instead of n",
         "sizes",
         SPLIT,
         (("strides=(stride_b, n, 1)", "strides=(stride_b, k, 1)"),),
@@ -30,7 +30,7 @@ SIZES = (
 )
 COVER = (
     Fault(
-        "matrices of B where those of A begin",
+        "matrices of B read where those of A begin",
         "cover",
         STREAM,
         (
@@ -70,7 +70,7 @@ COVER = (
         ALONG_M,
     ),
     Fault(
-        "groups of the operand C begin at the tiles",
+        "groups of C begin at tile numbers instead of row numbers",
         "cover",
         PERSISTENT,
         (
@@ -101,7 +101,7 @@ COVER = (
         LIST,
     ),
     Fault(
-        "rows of a list padded to 4 elements",
+        "rows of A in a list padded to 4 elements instead of 8",
         "cover",
         STREAM,
         (("rows=m_offsets columns=k_offsets step=8", "rows=m_offsets columns=k_offsets step=4"),),
@@ -110,7 +110,7 @@ COVER = (
 )
 BOUNDS = (
     Fault(
-        "table read past its end before a tile that does not use the entry",
+        "table entry past the end read, though not used",
         "bounds",
         STREAM,
         (

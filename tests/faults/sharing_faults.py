@@ -22,14 +22,14 @@ __all__ = ["BOUNDS", "COVER", "FIX_UP", "PROGRESS", "SIZES", "STRUCTURE"]
 
 
 def no_wait_for_the_first(text: str) -> str:
-    """Edit: the loop that waits for the pieces of a tile leaves out the first piece."""
+    """Edit: the loop that waits for the partial sums of a tile leaves out the first."""
     at = text.rindex("start=low stop=", 0, text.index("AwaitPartial"))
     return text[:at] + text[at:].replace("start=low", "start=low + 1", 1)
 
 
 STRUCTURE = (
     Fault(
-        "Sunder one iteration off towards the first segment",
+        "Sunder: segments divided one iteration too early",
         "well-formed",
         TWO_TILE,
         (
@@ -44,7 +44,7 @@ STRUCTURE = (
         ),
     ),
     Fault(
-        "Sunder one macro tile off",
+        "Sunder: segments divided one macro tile too late",
         "well-formed",
         TILES_OF_TWO_SHAPES,
         (
@@ -56,13 +56,13 @@ STRUCTURE = (
         ),
     ),
     Fault(
-        "half of the flags of a reduce-scatter",
+        "half as many flags as a reduce-scatter needs",
         "well-formed",
         SCATTER,
         (("flags: User size=2*workgroups", "flags: User size=workgroups"),),
     ),
     Fault(
-        "visiting order one tile short",
+        "order of tiles with one tile too few",
         "well-formed",
         BANDS,
         (
@@ -75,7 +75,7 @@ STRUCTURE = (
 )
 SIZES = (
     Fault(
-        "floor for ceiling in the stride of a visiting order",
+        "floor instead of ceiling: stride of an order of tiles",
         "sizes",
         STRIDED,
         (("strides=((tiles_m*tiles_n + 2) // 3, 1)", "strides=(tiles_m*tiles_n // 3, 1)"),),
@@ -92,13 +92,13 @@ COVER = (
         ),
     ),
     Fault(
-        "small tiles counted as macro tiles",
+        "as many small tiles as macro tiles instead of 4 times as many",
         "cover",
         TILES_OF_TWO_SHAPES,
         (("stop=(4*rest_tiles - workgroup", "stop=(rest_tiles - workgroup"),),
     ),
     Fault(
-        "floor for ceiling, waves of small tiles",
+        "floor instead of ceiling: waves of small tiles",
         "cover",
         TILES_OF_TWO_SHAPES,
         (("stop=(4*rest_tiles - workgroup + workgroups - 1) //", "stop=4*rest_tiles //"),),
@@ -110,7 +110,7 @@ COVER = (
         (("dim=dp.wave start=0 stop=dp_waves", "dim=dp.wave start=0 stop=dp_waves - 1"),),
     ),
     Fault(
-        "pieces of a tile overlap",
+        "segments of a tile overlap",
         "cover",
         SPLIT,
         (
@@ -121,7 +121,7 @@ COVER = (
         ),
     ),
     Fault(
-        "share ends an iteration behind the next one's begin",
+        "gap between the iterations of two workgroups",
         "cover",
         LONG_SEGMENTS,
         (
@@ -143,7 +143,7 @@ FIX_UP = (
         ),
     ),
     Fault(
-        "waits for lower workgroups that do not send",
+        "workgroup waits for the one before it, which does not send",
         "fix-up",
         STREAM,
         (
@@ -155,31 +155,31 @@ FIX_UP = (
         ),
     ),
     Fault(
-        "sends in the turn that it waited for",
+        "turnstile: sum sent in the next workgroup's turn",
         "fix-up",
         TURNSTILE,
         (("dim=partial.turn value=turn {", "dim=partial.turn value=turn + 1 {"),),
     ),
     Fault(
-        "turnstile slots of two tiles shared",
+        "turnstile: two tiles share a slot",
         "fix-up",
         TURNSTILE,
         (("// tiles_k) // share\n", "// tiles_k) // share // 2\n"),),
     ),
     Fault(
-        "atomic sum collected before the last addition",
+        "first sender of an atomic sum numbered one too low",
         "fix-up",
         ATOMIC,
         (("turn_first value=turn + 1", "turn_first value=turn"),),
     ),
     Fault(
-        "own sum sent and kept",
+        "all sums of split tiles sent, so that no workgroup finishes them",
         "fix-up",
         ATOMIC,
         (("If condition=k_first > 0 {", "If condition=k_count < tiles_k {"),),
     ),
     Fault(
-        "tree receives from lower workgroups",
+        "tree reduction: wait for lower workgroups instead of higher",
         "fix-up",
         TREE,
         (
@@ -189,10 +189,20 @@ FIX_UP = (
             ),
         ),
     ),
-    Fault("tree with one workgroup too many", "fix-up", TREE, (("farther + 1)", "farther + 2)"),)),
-    Fault("tree with twice the span", "fix-up", TREE, (("+ 65536) + 1) // 2", "+ 65536) + 1)"),)),
     Fault(
-        "flag cleared by the first reader",
+        "tree reduction over one workgroup too many",
+        "fix-up",
+        TREE,
+        (("farther + 1)", "farther + 2)"),),
+    ),
+    Fault(
+        "tree reduction with one level too many",
+        "fix-up",
+        TREE,
+        (("+ 65536) + 1) // 2", "+ 65536) + 1)"),),
+    ),
+    Fault(
+        "flag cleared by the first of several readers",
         "fix-up",
         SCATTER,
         (("readers=peers", "readers=1"),),
@@ -204,13 +214,13 @@ FIX_UP = (
         (("readers=peers", "readers=peers + workgroups"),),
     ),
     Fault(
-        "piece added without a wait",
+        "first partial sum of a tile added without a wait",
         "fix-up",
         SCATTER,
         (no_wait_for_the_first,),
     ),
     Fault(
-        "ends of two segments in different slots",
+        "wait for workgroups whose share begins at the end of the tile",
         "fix-up",
         LONG_SEGMENTS,
         (("- before + tiles_k - 1) // share + 1", "+ behind + tiles_k - 1) // share + 1"),),
@@ -218,7 +228,7 @@ FIX_UP = (
 )
 PROGRESS = (
     Fault(
-        "pieces of a tile wait in a circle",
+        "workgroups of a tile wait for each other in a circle",
         "progress",
         SPLIT,
         (
@@ -233,13 +243,13 @@ PROGRESS = (
 )
 BOUNDS = (
     Fault(
-        "slot before the workspace",
+        "slot numbers one too low, so that one is -1",
         "bounds",
         TURNSTILE,
         (("// tiles_k) // share\n", "// tiles_k) // share - 1\n"),),
     ),
     Fault(
-        "slots of all pieces in the workspace of one",
+        "one slot for each workgroup, in a workspace for each tile",
         "bounds",
         SPLIT,
         (("name=slot value=workgroup // 3", "name=slot value=workgroup"),),

@@ -13,19 +13,24 @@ RACE, DEADLOCK = "data race", "deadlock"
 FETCH = "FetchTicket ticket=ticket counter=counter count=tiles_m*tiles_n\n"
 
 STRUCTURE = (
-    Fault("a ticket taken twice for a tile", "well-formed", DYNAMIC, ((TAKE, 2 * TAKE),)),
-    Fault("no ticket taken", "well-formed", DYNAMIC, ((TAKE, ""),)),
+    Fault("two operations TakeTicket for each tile", "well-formed", DYNAMIC, ((TAKE, 2 * TAKE),)),
+    Fault("no operation TakeTicket", "well-formed", DYNAMIC, ((TAKE, ""),)),
     Fault(
-        "a ticket taken in every second iteration",
+        "TakeTicket in every second iteration only",
         "well-formed",
         DYNAMIC,
         ((TAKE, f"        If condition=tile % 2 == 0 {{\n{TAKE}        }}\n"),),
     ),
 )
 COVER = (
-    Fault("tickets from tile 0 on", "cover", DYNAMIC, (("first=workgroups", "first=0"),)),
     Fault(
-        "tickets from the second tile after the first ones on",
+        "tickets begin with tile 0, which workgroup 0 starts with",
+        "cover",
+        DYNAMIC,
+        (("first=workgroups", "first=0"),),
+    ),
+    Fault(
+        "tickets skip the first tile that no workgroup starts with",
         "cover",
         DYNAMIC,
         (("first=workgroups", "first=workgroups + 1"),),
@@ -34,13 +39,13 @@ COVER = (
         "every workgroup begins with tile 0", "cover", DYNAMIC, (("start=workgroup", "start=0"),)
     ),
     Fault(
-        "the last tile left to no workgroup",
+        "the last tile computed by no workgroup",
         "cover",
         DYNAMIC,
         (("stop=tiles_m*tiles_n", "stop=tiles_m*tiles_n - 1"),),
     ),
     Fault(
-        "counter reset one ticket too early",
+        "tile counter reset one ticket too early",
         "cover",
         DYNAMIC,
         (("count=tiles_m*tiles_n", "count=tiles_m*tiles_n - 1"),),
@@ -48,7 +53,7 @@ COVER = (
 )
 FIX_UP = (
     Fault(
-        "counter never reset",
+        "tile counter never reset",
         "fix-up",
         DYNAMIC,
         (("count=tiles_m*tiles_n", "count=tiles_m*tiles_n + workgroups"),),
@@ -69,20 +74,30 @@ ORDER: tuple[MemoryFault, ...] = (
         (FETCH, 2 * FETCH),
         lowering=None,
     ),
-    fault("a counter never reset", DYNAMIC, "next launch", (FETCH, FETCH.replace("\n", " + 1\n"))),
+    fault(
+        "tile counter never reset", DYNAMIC, "next launch", (FETCH, FETCH.replace("\n", " + 1\n"))
+    ),
     fault("no wait for a ticket", DYNAMIC, RACE, drop("WaitBarrier barrier=ticket.full")),
     fault(
-        "no wait for the word of a ticket", DYNAMIC, "", drop("WaitBarrier barrier=ticket.empty")
+        "no wait until a ticket's shared memory is free",
+        DYNAMIC,
+        "",
+        drop("WaitBarrier barrier=ticket.empty"),
     ),
     fault(
-        "a warp too few counted that reads a ticket",
+        "mbarrier of a ticket expects one reading warp too few",
         DYNAMIC,
         "",
         ("barrier=ticket.empty arrivals=5", "barrier=ticket.empty arrivals=4"),
     ),
-    fault("no arrival for a ticket", DYNAMIC, DEADLOCK, drop("ArriveBarrier barrier=ticket.full")),
     fault(
-        "tickets of a cluster not released",
+        "no mbarrier arrival after a ticket is stored",
+        DYNAMIC,
+        DEADLOCK,
+        drop("ArriveBarrier barrier=ticket.full"),
+    ),
+    fault(
+        "tickets in a cluster released at CTA scope",
         DYNAMIC,
         "released",
         (

@@ -19,7 +19,7 @@ PADDED = (
 
 VECTOR_FAULTS = (
     fault(
-        "the two sums of an element a tile apart in the workspace",
+        "the two sums of an element not adjacent in the workspace",
         STREAM,
         "grows by 2048 along 'acc.pair'",
         (
@@ -31,7 +31,7 @@ VECTOR_FAULTS = (
         check=NAME,
     ),
     fault(
-        "the two registers of a store four columns apart",
+        "the two registers of a store go to columns 4 apart",
         PERSISTENT,
         "grows by 4 along 'acc.pair'",
         ("acc.eighth, acc.quad, acc.pair", "acc.eighth, acc.pair, acc.quad"),
@@ -48,7 +48,7 @@ VECTOR_FAULTS = (
         check=NAME,
     ),
     fault(
-        "copies of 32 bytes",
+        "copies of 32 bytes instead of 16",
         PERSISTENT,
         "no coordinate of size 16 numbers the elements",
         ("destination=A.shared width=8", "destination=A.shared width=16"),
@@ -56,7 +56,7 @@ VECTOR_FAULTS = (
         check=NAME,
     ),
     fault(
-        "partial sums in the order of threads, stored in that of registers",
+        "elements of a vector of partial sums 128 apart in the workspace",
         STREAM,
         "grows by 128 along 'piece.element'",
         (

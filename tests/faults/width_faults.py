@@ -14,9 +14,11 @@ def without_assumptions(text: str) -> str:
 
 
 BOUNDS = (
-    Fault("number of workgroups past 32 bits", "bounds", "data-parallel", (without_assumptions,)),
     Fault(
-        "number of pieces past 32 bits",
+        "more workgroups than 32 bits can number", "bounds", "data-parallel", (without_assumptions,)
+    ),
+    Fault(
+        "more segments of tiles than 32 bits can number",
         "bounds",
         SPLIT,
         (
@@ -25,14 +27,14 @@ BOUNDS = (
         ),
     ),
     Fault(
-        "entries of a table past 32 bits",
+        "table entries larger than 32 bits",
         "bounds",
         PERSISTENT,
         (("table offsets [groups + 1] <= m ", "table offsets [groups + 1] <= 4*m "),),
         ALONG_M,
     ),
     Fault(
-        "borders of products past 32 bits",
+        "offsets of products larger than 32 bits",
         "bounds",
         STREAM,
         (
@@ -46,7 +48,7 @@ BOUNDS = (
 )
 EQUIVALENT = (
     Fault(
-        "products of sizes past 32 bits, which take 64",
+        "products of sizes larger than 32 bits, computed with 64",
         "",
         STREAM,
         (without_assumptions,),

@@ -22,56 +22,73 @@ __all__ = ["BOUNDS", "COVER", "SIZES", "STRUCTURE"]
 
 STRUCTURE = (
     Fault(
-        "Sunder one iteration too long",
+        "Sunder: first segment one iteration too long",
         "well-formed",
         TWO_TILE,
         (("sk.tiles: Linear size=sk_tiles*tiles_k", "sk.tiles: Linear size=sk_tiles*tiles_k + 1"),),
     ),
     Fault(
-        "columns of B spread evenly over the tiles",
+        "columns of B divided among tiles by Balance instead of Tile",
         "well-formed",
         TWO_TILE,
         (("edge Tile B.1 -> B.tile.1", "edge Balance B.1 -> B.tile.1"),),
     ),
     Fault(
-        "one more interleaved k tile than there are",
+        "one k tile too many in an interleaved order of k",
         "well-formed",
         INTERLEAVED,
         (("sk.k: Linear size=tiles_k", "sk.k: Linear size=tiles_k + 1"),),
     ),
 )
 SIZES = (
-    Fault("as many tiles in m as 64 rows need", "sizes", SPLIT, (("(m + 3) // 4", "16"),)),
     Fault(
-        "at most 100 tiles in n of a group",
+        "always 16 tiles in m, however many rows there are",
+        "sizes",
+        SPLIT,
+        (("(m + 3) // 4", "16"),),
+    ),
+    Fault(
+        "number of tiles in n limited to 100",
         "sizes",
         PERSISTENT,
         (("(n + 3) // 4", "min(100, (n + 3) // 4)"),),
         ALONG_M,
     ),
     Fault(
-        "Flatten of the size rows instead of rows·columns",
+        "size of a Flatten: tiles_m instead of tiles_m·tiles_n",
         "sizes",
         PERSISTENT,
         (("dim tile: Linear size=tiles_m*tiles_n", "dim tile: Linear size=tiles_m"),),
     ),
     Fault(
-        "Flatten of the global space without one axis",
+        "size of a Flatten: number of iterations without tiles_n",
         "sizes",
         STREAM,
         (("global: Linear size=tiles_k*tiles_m*tiles_n", "global: Linear size=tiles_k*tiles_m"),),
     ),
     Fault(
-        "extent m in place of n in a number of tiles",
+        "tiles in n computed from the extent m",
         "sizes",
         STREAM,
         (("= (n + 3) // 4", "= (m + 3) // 4"),),
     ),
-    Fault("floor for ceiling, tiles in m", "sizes", STREAM, (("(m + 3) // 4", "max(1, m // 4)"),)),
-    Fault("floor for ceiling, tiles in n", "sizes", SPLIT, (("(n + 3) // 4", "max(1, n // 4)"),)),
-    Fault("floor for ceiling, k tiles", "sizes", STREAM, (("(k + 3) // 4", "max(1, k // 4)"),)),
     Fault(
-        "floor for ceiling, iterations per workgroup",
+        "floor instead of ceiling: tiles in m",
+        "sizes",
+        STREAM,
+        (("(m + 3) // 4", "max(1, m // 4)"),),
+    ),
+    Fault(
+        "floor instead of ceiling: tiles in n",
+        "sizes",
+        SPLIT,
+        (("(n + 3) // 4", "max(1, n // 4)"),),
+    ),
+    Fault(
+        "floor instead of ceiling: k tiles", "sizes", STREAM, (("(k + 3) // 4", "max(1, k // 4)"),)
+    ),
+    Fault(
+        "floor instead of ceiling: iterations per workgroup",
         "sizes",
         STREAM,
         (
@@ -82,49 +99,49 @@ SIZES = (
         ),
     ),
     Fault(
-        "floor for ceiling, waves",
+        "floor instead of ceiling: waves",
         "sizes",
         PERSISTENT,
         (("(tiles_m*tiles_n - 1) // workgroups + 1", "max(1, tiles_m*tiles_n // workgroups)"),),
     ),
     Fault(
-        "floor for ceiling, iterations of a piece",
+        "floor instead of ceiling: iterations of a segment",
         "sizes",
         SPLIT,
         (("(tiles_k + 2) // 3", "max(1, tiles_k // 3)"),),
     ),
     Fault(
-        "floor for ceiling, small tiles",
+        "floor instead of ceiling: small tiles",
         "sizes",
         TILES_OF_TWO_SHAPES,
         (("(n + 1) // 2", "max(1, n // 2)"),),
     ),
     Fault(
-        "row stride m in place of k",
+        "row stride of A m instead of k",
         "sizes",
         STREAM,
         (("A.1 strides=(k, 1)", "A.1 strides=(m, 1)"),),
     ),
     Fault(
-        "constant row stride of D",
+        "row stride of D always 14 instead of n",
         "sizes",
         PERSISTENT,
         (("D.1 strides=(n, 1)", "D.1 strides=(14, 1)"),),
     ),
     Fault(
-        "workspace one slot short",
+        "workspace for tiles_m partial tiles instead of tiles_m·tiles_n",
         "sizes",
         SPLIT,
         (("tensor partials f32 [tiles_m*tiles_n, 4, 4]", "tensor partials f32 [tiles_m, 4, 4]"),),
     ),
     Fault(
-        "one flag for all slots",
+        "one flag for all slots of the workspace",
         "sizes",
         STREAM,
         (("tensor flags i32 [workgroups]", "tensor flags i32 [1]"),),
     ),
     Fault(
-        "Sunder one wave too short",
+        "Sunder: first segment one wave too short",
         "sizes",
         TILES_OF_TWO_SHAPES,
         (
@@ -144,7 +161,7 @@ SIZES = (
         ),
     ),
     Fault(
-        "guard of the last rows lost",
+        "no guard against rows of D past the last",
         "sizes",
         PERSISTENT,
         (
@@ -157,7 +174,7 @@ SIZES = (
 )
 COVER = (
     Fault(
-        "interleaved k slowest",
+        "interleaved k varies slowest instead of fastest",
         "cover",
         INTERLEAVED,
         (("Flatten sk.tile, sk.k -> global", "Flatten sk.k, sk.tile -> global"),),
@@ -175,13 +192,13 @@ COVER = (
         (("For dim=for_k start=0 stop=k_count", "For dim=for_k start=0 stop=min(k_count, 100)"),),
     ),
     Fault(
-        "a segment that begins at k tile 100 taken for the first",
+        "a segment that begins at k tile 100 treated as its tile's first",
         "cover",
         STREAM,
         (("If condition=k_first > 0 {", "If condition=k_first % 100 > 0 {"),),
     ),
     Fault(
-        "dimension of partial sums too small",
+        "partial tiles with 3 rows instead of 4",
         "cover",
         STREAM,
         (
@@ -209,7 +226,7 @@ COVER = (
         (("Sunder global -> sk.tiles, dp.tiles,", "Sunder global -> dp.tiles, sk.tiles,"),),
     ),
     Fault(
-        "Sunder one iteration off",
+        "Sunder: segments divided one iteration too late",
         "cover",
         TWO_TILE,
         (
@@ -224,19 +241,19 @@ COVER = (
         ),
     ),
     Fault(
-        "the same selector twice",
+        "Sunder: both segments selected by 0",
         "cover",
         TWO_TILE,
         (("dim=selector value=1", "dim=selector value=0"),),
     ),
     Fault(
-        "k fastest made slowest",
+        "k varies slowest instead of fastest",
         "cover",
         STREAM,
         (("Flatten A.tile.0, B.tile.1, k_tile", "Flatten k_tile, A.tile.0, B.tile.1"),),
     ),
     Fault(
-        "rows of A for its columns",
+        "row and column numbers of A's tiles exchanged",
         "cover",
         STREAM,
         (("tensor=A tile=(A.tile.0, A.tile.1)", "tensor=A tile=(A.tile.1, A.tile.0)"),),
@@ -261,7 +278,7 @@ COVER = (
     ),
     Fault("first wave left out", "cover", PERSISTENT, (("dim=wave start=0", "dim=wave start=1"),)),
     Fault(
-        "floor for ceiling in the number of a workgroup's tiles",
+        "floor instead of ceiling: tiles of a workgroup",
         "cover",
         PERSISTENT,
         (
@@ -272,7 +289,7 @@ COVER = (
         ),
     ),
     Fault(
-        "every segment counted as a whole tile",
+        "every segment counted as all iterations of a tile",
         "cover",
         STREAM,
         (
@@ -286,7 +303,7 @@ COVER = (
         "segments not cut at the tile's end", "cover", STREAM, (("tiles_k - k_first)", "tiles_k)"),)
     ),
     Fault(
-        "pieces one k tile apart",
+        "gaps of one k tile between the segments of a tile",
         "cover",
         SPLIT,
         (("k_first value=share*(workgroup % 3)", "k_first value=(share + 1)*(workgroup % 3)"),),
@@ -300,25 +317,25 @@ COVER = (
         (("MultiplyAccumulate\n", "MultiplyAccumulate\nMultiplyAccumulate\n"),),
     ),
     Fault(
-        "every share finished by every peer",
+        "rows of a tile finished by several workgroups",
         "cover",
         SCATTER,
         (("stop=4 step=peers", "stop=4 step=1"),),
     ),
     Fault(
-        "first share left out",
+        "first rows of a tile finished by no workgroup",
         "cover",
         SCATTER,
         (("start=workgroup - low stop=4", "start=workgroup - low + 1 stop=4"),),
     ),
     Fault(
-        "rest of the tiles left out",
+        "first wave of small tiles left out",
         "cover",
         TILES_OF_TWO_SHAPES,
         (("small.wave start=0", "small.wave start=1"),),
     ),
     Fault(
-        "floor for ceiling in a table of tiles",
+        "floor instead of ceiling: tiles of a group",
         "cover",
         PERSISTENT,
         (
@@ -337,14 +354,14 @@ COVER = (
         ALONG_K,
     ),
     Fault(
-        "tables of rows and columns exchanged",
+        "tables of tiles in m and in n exchanged",
         "cover",
         STREAM,
         (("extents=(m_tile_starts, n_tile_starts, ", "extents=(n_tile_starts, m_tile_starts, "),),
         LIST,
     ),
     Fault(
-        "products in the wrong order",
+        "every product of a batch multiplied with the first A",
         "cover",
         STREAM,
         (
@@ -354,7 +371,7 @@ COVER = (
         BATCH,
     ),
     Fault(
-        "rows of matrices not padded",
+        "matrices of D placed as if their rows were not padded",
         "cover",
         STREAM,
         (
