@@ -105,9 +105,9 @@ def _example(
 def _small(dimension: Dimension) -> int:
     """Choose a small index along a dimension, for an example.
 
-    It is `EXAMPLE`, or the largest index if that is less. But it is 0 for warps and other hardware
-    coordinates except workgroups and threads, for the selector of an edge, and for a dimension
-    whose size depends on the launch; and it is 1 for a dimension without a size.
+    The index is `EXAMPLE`, or the dimension's largest index if that is less. But the index is 0 for
+    warps and other hardware coordinates except workgroups and threads, for the selector of an edge,
+    and for a dimension whose size depends on the launch; it is 1 for a dimension without a size.
     """
     if isinstance(dimension, Workgroup):
         return EXAMPLE

@@ -6,10 +6,10 @@ fixed time. A workgroup that receives a partial sum waits until the sum has been
 
 Only four kinds of events change what other workgroups do: a main loop begins, a main loop ends, a
 slot gets its next workgroup, and a workgroup of a dynamic tile scheduler takes its next output
-tile. Only these are simulated in the order of time. When the main loop of a workgroup ends, the
-times of its next steps up to its next main loop (or up to the end of a tile that it has taken)
-follow at once, since they take fixed times; so do those of a workgroup that waits for a partial
-sum, once the time at which it is sent is known.
+tile. Only these events are simulated in the order of time. When the main loop of a workgroup ends,
+the times of its next steps up to its next main loop (or up to the end of a tile that it has taken)
+follow at once, since these steps take fixed times. If one of these steps waits for a partial sum,
+the times of the steps after the wait follow once the time at which the sum is sent is known.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MULTIPLY, SEND, STORE = int(StepKind.MULTIPLY), int(StepKind.SEND), int(StepKind
 WAITS = (int(StepKind.RECEIVE), int(StepKind.AWAIT))
 ENDS = (int(StepKind.FINISH), STORE)
 TAKE = NONE - 1
-"""In place of the step of an event: the workgroup takes its next output tile."""
+"""Stands for the step's index in an event in which a workgroup takes its next output tile."""
 SHOWN = 4
 """Number of waiting workgroups that the message of a deadlock lists."""
 
@@ -76,13 +76,14 @@ class Engine:
         self.turns = kernel.turns
         least = min(work.first for work in works)
         self.extra = [work.first - least for work in works]
-        """For each tile shape, by how many seconds its first iteration takes longer than the
-        fastest one."""
+        """For each tile shape: the seconds by which a workgroup's first iteration takes longer than
+        with the tile shape whose first iteration is the fastest."""
         self.first, self.later = setup.first + least, setup.later + least
-        """Seconds from the start of a workgroup (the first one on its slot, or a later one) until
-        it comes to its first step, if its first iteration is the fastest one. At this time it is
-        decided which workgroup follows on a slot: workgroups start in the order in which slots
-        become free, and these times have the same order."""
+        """Seconds from the start of a workgroup until it comes to its first step, for the tile
+        shape with the fastest first iteration. `first` is for the first workgroup on a slot,
+        `later` for all others. The engine decides at this time which workgroup follows on a slot:
+        workgroups start in the order in which slots become free, and these times have the same
+        order."""
         self.slots = machine.slots(prod(kernel.cluster), kernel.resident)
         self.count = count = steps.workgroups
         self.kinds = steps.kind.astype(np.uint8).tobytes()
@@ -296,7 +297,8 @@ class Engine:
             running = f"{self.slots} workgroup{'s run' if self.slots > 1 else ' runs'}"
             message += (
                 f"; {running} at the same time, so "
-                f"{self.dispatched}..{self.count - 1} cannot start; launch at most {self.slots}"
+                f"workgroups {self.dispatched}..{self.count - 1} cannot start; launch at most "
+                f"{self.slots}"
             )
         else:
             message += "; send every partial sum that is received, before its sender waits"

@@ -86,7 +86,7 @@ ACTIVITIES = {
 }
 """The activity of a step, by its kind."""
 OF_STEP = np.array([ACTIVITIES[kind] for kind in StepKind])
-"""`ACTIVITIES` as an array."""
+"""`ACTIVITIES` as an array: the activity of a step is the element at the index of its kind."""
 
 
 class Times:
@@ -181,7 +181,8 @@ class Times:
     ) -> NDArray[np.float64]:
         """For each step, when the step before it ends, or when its workgroup begins its steps.
 
-        Before a main loop that overlaps other steps is the main loop of the other warpgroup.
+        If a main loop overlaps other steps, the step before it is the main loop of the other
+        ping-pong warpgroup.
 
         Args:
             end: by step, when it ends.

@@ -20,7 +20,8 @@ from passes.simulation.work import TileWork
 __all__ = ["MainLoops", "Ranges"]
 
 SPARSE = 1 << 20
-"""Numbers below this one, or below 8 times their count, are found by a table instead of sorting."""
+"""The different values of an array are found by a table instead of sorting if all values are less
+than SPARSE, or less than 8 times the length of the array."""
 
 
 class Ranges(NamedTuple):
@@ -128,7 +129,7 @@ class MainLoops:
     def ranges(self) -> Ranges | None:
         """The different ranges of k tiles; None if two ranges of a panel overlap.
 
-        It is None, too, if a main loop reads several panels of A or of B.
+        The result is None, too, if a main loop reads several panels of A or of B.
         """
         if not len(self) or np.any(self.span_a != 1) or np.any(self.span_b != 1):
             return None

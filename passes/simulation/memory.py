@@ -67,7 +67,8 @@ class Cache:
             at = _same(before, first, stop)
             if at >= 0:
                 evicted = volume - before[at][2] >= self.capacity
-                if not evicted or at == 0:  # at 0, no older read has a k tile of the range
+                # If `at` is 0, there is no older read, which could have a k tile of the range.
+                if not evicted or at == 0:
                     del before[at]
                     before.append((first, stop, volume, slot))
                     return (stop - first if evicted else 0), False
@@ -104,7 +105,7 @@ class Cache:
             first, stop: the range of k tiles.
             lag: bytes that had been read from DRAM when the request was at k tile 0, or would have
                 been, if the request's range begins at a later k tile.
-            pace: as for `request`.
+            pace: bytes that are read from DRAM during one iteration of all running workgroups.
         """
         while count:
             count -= 1
@@ -127,7 +128,8 @@ class Pieces:
     Then each range is evicted as a whole, and only its last read matters.
 
     Args:
-        capacity, near: as for `Cache`.
+        capacity: number of bytes of A and B that the cache holds.
+        near: number of neighbouring slots (SMs) whose requests may be merged.
         reads: for each range, the bytes that had been read from DRAM when it was read last, and the
             slot (SM) of the workgroup. The key is `MOST_TILES` times the number of the panel, plus
             the first k tile.
@@ -157,9 +159,10 @@ class Pieces:
 
 
 def _same(before: list[Read], first: int, stop: int) -> int:
-    """The index of the last read of the range from `first` to `stop`; -1 if there is none.
+    """The index of the latest read of exactly the range `first` to `stop`; -1 if there is none.
 
-    It is -1, too, if a later read overlaps the range. Reads of other pieces of k do not.
+    The last read of `before` is not searched. The result is also -1 if the latest read that
+    overlaps the range is of another range.
     """
     at = len(before) - 2
     while at >= 0:
@@ -199,7 +202,8 @@ class Traffic:
         Args:
             step: the index of the step.
             slot: the slot (SM) on which the workgroup runs.
-            volume, pace: as for `Cache.request`.
+            volume: bytes that have been read from DRAM until now.
+            pace: bytes that are read from DRAM during one iteration of all running workgroups.
 
         Returns:
             The number of k tiles; and per k tile the bytes that are requested from the L2 cache,

@@ -67,8 +67,8 @@ class PartialSums:
         """Receive the partial sums of a step, for which a workgroup waits from `time` on.
 
         Returns:
-            The time when the last of them has been sent, `time` at the earliest. None if that is
-            not known yet: then the workgroup is `blocked`.
+            The time when the last of these partial sums has been sent, `time` at the earliest. None
+            if the time is not known yet: then the workgroup is `blocked`.
         """
         first, left = self._first[step], self._left
         numbers = range(first, first + self._counts[step])

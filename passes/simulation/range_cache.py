@@ -1,7 +1,7 @@
 """`RangeCache`: a model of the L2 cache that looks up A and B of a main loop in one call.
 
-It computes the same as `passes.simulation.memory.Pieces`, but is faster: the ranges of k tiles that
-main loops read are numbered before the simulation, so lists replace dictionaries.
+`RangeCache` computes the same as `passes.simulation.memory.Pieces`, but is faster: the ranges of k
+tiles that main loops read are numbered before the simulation, so lists replace dictionaries.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ __all__ = ["Paces", "Sharing"]
 NO_SHAPE = -1
 """The number of the tile shape of a main loop, if there is no such main loop."""
 MOST_PACES = 10_000
-"""Number of sets of running main loops whose paces are kept."""
+"""Largest number of sets of running main loops whose paces are kept."""
 
 Loop = tuple[float, int, int, float, float, int]
 """Type of a running main loop: its tile shape's clock at its end, workgroup, step, bytes requested
@@ -121,8 +121,8 @@ class Sharing:
         self._loops: list[list[Loop]] = [[] for _ in works]
         """For each tile shape a heap of its running main loops."""
         self._tied = NO_SHAPE
-        """The tile shape whose next main loop ends at the same time as the last one, before the
-        pace changes; NO_SHAPE if there is none."""
+        """The tile shape whose next main loop ends at the same time as the main loop that ended
+        last, so that it must end before the pace changes; NO_SHAPE if there is none."""
         self._asked = [0.0] * len(works)
         self._read = [0.0] * len(works)
         self._rate = 0.0
@@ -135,10 +135,11 @@ class Sharing:
         """Begin a main loop at the time `now`.
 
         Args:
-            tiling: the number of its tile shape.
-            count: its number of iterations.
-            workgroup, step: what `advance` returns when it ends.
-            asked, read: bytes per iteration that it requests from the L2 cache and reads from DRAM.
+            tiling: the number of the main loop's tile shape.
+            count: number of iterations of the main loop.
+            workgroup, step: what `advance` returns when the main loop ends.
+            asked, read: bytes per iteration that the main loop requests from the L2 cache and reads
+                from DRAM.
         """
         key = hash((tiling, asked, read))
         end = self._clocks[tiling] + count

@@ -65,11 +65,12 @@ class Simulation:
         receives = np.isin(s.kind, (StepKind.RECEIVE, StepKind.AWAIT))
         first, count = s.first[receives], s.count[receives]
         turns = int((s.first + s.count).max(initial=0)) + 1
-        # Partial sums as integers, by slot and position in it: those that are sent, sorted, …
+        # Each partial sum gets an integer, from its workspace slot and its position in the slot.
+        # `sent` has the integers of the partial sums that are sent, sorted.
         sent = s.slot[sends] * turns + s.first[sends]
         order = np.argsort(sent, kind="stable")
         sent, sender = sent[order], s.workgroup[sends][order]
-        # … and those that are received.
+        # `received` has the integers of the partial sums that are received.
         position = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         received = np.repeat(s.slot[receives] * turns + first, count) + position
         at = np.searchsorted(sent, received, side="right") - 1
@@ -78,7 +79,7 @@ class Simulation:
         return int((~own).sum())
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds of an activity, summed over workgroups, without overlap with multiplying."""
+        """Seconds of an activity, summed over workgroups, except while it overlaps multiplying."""
         return self.events.seconds(activity)
 
     @property

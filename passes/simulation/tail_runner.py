@@ -16,7 +16,7 @@ __all__ = ["TailRunner"]
 
 SEND, WAITS = int(StepKind.SEND), (int(StepKind.RECEIVE), int(StepKind.AWAIT))
 UNKNOWN = -1.0
-"""In place of the time at which a partial sum is sent, before that time is known."""
+"""Stands for the time at which a partial sum is sent, as long as that time is not known."""
 
 Rest = tuple[int, int, float]
 """Type of a tail, or of the rest of a tail that has waited: the number of the main loop before it;
@@ -68,8 +68,8 @@ class TailRunner:
         """Simulate the tail of a main loop that ends at `time`, up to a wait for a partial sum.
 
         Returns:
-            The tails that waited for the partial sums that this one sends. They must be given to
-            `wake`.
+            The tails that waited for the partial sums that this tail sends. The caller must pass
+            them to `wake`.
         """
         received = self.receives[loop]
         if received == NOT_PLAIN:
@@ -107,7 +107,7 @@ class TailRunner:
             time: when this step begins, in seconds since the launch began.
 
         Returns:
-            The tails that waited for the partial sums that this one sends.
+            The other tails that waited for the partial sums that this tail sends.
         """
         woken: list[Rest] = []
         begins, ends, kinds = self.times.begin, self.times.end, self.step_kinds
@@ -131,7 +131,8 @@ class TailRunner:
     def _sent(self, loop: int, step: int, time: float) -> float:
         """When all partial sums of a waiting step have been sent, `time` at the earliest.
 
-        It is UNKNOWN if the time of one of them is not known: then the tail waits for that one.
+        The result is UNKNOWN if the time of a partial sum is not known; the tail then waits for
+        that partial sum.
         """
         first, until = self.numbers[step], time
         for number in range(first, first + self.counts[step]):

@@ -30,7 +30,8 @@ BEGIN, REPLACE = 2, 1
 """What follows on a slot after a tail: the next main loop of the workgroup begins, or the workgroup
 has ended and another one replaces it."""
 NOT_PLAIN = -1
-"""In place of the number of the partial sum that a tail waits for: the tail is not plain."""
+"""Stands for the number of the partial sum that a tail (the steps after a main loop) waits for, if
+the tail is not plain; see `Tails`."""
 WAITS = (StepKind.RECEIVE, StepKind.AWAIT)
 
 Ints = NDArray[np.int64]
@@ -118,7 +119,7 @@ class Tails:
             `nothing` if it waits for none, and NOT_PLAIN if the tail is not plain.
         sends: for each main loop, the number of the partial sum that its tail sends, or
             `nothing + 1` if it sends none.
-        nothing: the number of partial sums. It is the number after that of the last one.
+        nothing: one more than the largest number of a partial sum; it stands for no partial sum.
     """
 
     stops: Ints
@@ -209,8 +210,10 @@ class UniformTables:
             steps: what every workgroup does.
             loops: the main loops.
             work: the cost of a tile.
-            merged: as for `Outcomes.of`.
-            later: as for `Tails.of`.
+            merged: share of requests that the L2 cache merges if neighbouring SMs request the same
+                data at the same time.
+            later: seconds from the end of a workgroup until the next one on its slot begins its
+                main loop.
 
         Returns:
             None if there are few main loops, if they are of too many kinds, if their ranges of k

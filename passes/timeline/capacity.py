@@ -86,7 +86,7 @@ class _Bound:
     def _trips(self, op: Operation) -> Expr | None:
         """An upper bound of how often an operation executes its body; None if unknown."""
         if isinstance(op, DynamicFor):
-            return self.most(op.stop)  # one workgroup may take all tickets
+            return self.most(op.stop)  # one workgroup may execute all iterations of the loop
         return self.most(op.stop - op.start) if isinstance(op, For) else ONE
 
     def most(self, expr: Expr) -> Expr | None:

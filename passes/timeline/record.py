@@ -44,7 +44,7 @@ STALLED = "timeline.stalled"
 pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
 """Numbers of records of a role (the producer or a consumer of a workgroup). BOTH_ENDS: one at the
-beginning and one at the end of a kernel. DRAINS: after the last tile."""
+beginning and one at the end of a kernel. DRAINS: one after the last tile."""
 WARPGROUP = 128
 """Number of threads of a warpgroup."""
 ROLES = {"consumers": "consumer", "producer": "producer"}

@@ -53,7 +53,7 @@ def test_a_workgroup_that_cannot_start_is_a_deadlock():
         simulate(graph, problem, small(1))
     message = str(caught.value)
     assert "workgroup 0 waits for a partial sum of output tile (0, 0) in slot 1" in message
-    assert "1 workgroup runs at the same time, so 1..7 cannot start" in message
+    assert "1 workgroup runs at the same time, so workgroups 1..7 cannot start" in message
     assert caught.value.waiting == {0: 1}
     assert simulate(graph, problem, small(2)).makespan > 0
 
