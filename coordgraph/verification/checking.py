@@ -58,8 +58,8 @@ def check_graph(
             entries of tables; None chooses small launches, such as launches with sizes just below
             and above a multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
-        checks: the names of the checks to run, of `CHECKS` and `PROPERTIES`, or of `LOWERED`; None
-            runs `CHECKS`, or `LOWERED`.
+        checks: the names of the checks to run: of `CHECKS` and `PROPERTIES` for a scheduled graph,
+            of `LOWERED` for a lowered one. None runs all of `CHECKS`, or all of `LOWERED`.
 
     Raises:
         VerifyError: the graph has no schedule, fails the checks of its structure, or `level` or the
@@ -96,7 +96,7 @@ def check_graph(
 
 
 def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the checks to run; if `names` is None, those of every graph of its level.
+    """The names of the checks to run; None as `names` gives those that run by default.
 
     Raises:
         VerifyError: `names` contains a name that is not the name of a check for graphs of this

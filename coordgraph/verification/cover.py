@@ -25,9 +25,9 @@ def cover(evidence: Evidence) -> Finding:
     no fault is found, the verdict's field `detail` states how many launches were too large to
     trace, and how many output tiles lie outside D.
 
-    A trace has one order in which workgroups take the tickets of a dynamic loop. It stands for all
-    orders if no operation of the loop depends on the workgroup, which is proved; without that
-    proof, the outcome is `UNKNOWN`.
+    Workgroups take the indices of a dynamic loop from a counter (tickets), and a trace has only one
+    order of tickets. The verdict is valid for all orders if it is proved that no operation of the
+    loop depends on the workgroup; without that proof, the outcome is `UNKNOWN`.
     """
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
@@ -39,7 +39,7 @@ def cover(evidence: Evidence) -> Finding:
     if evidence.graph.control.of_kind(DynamicFor):
         if unproved := [*unproved_loops(evidence.graph, evidence.program.nodes)]:
             return Finding(Outcome.UNKNOWN, "enumeration", unproved[0])
-        notes.append("tickets are unique and consecutive, so in every order of tickets")
+        notes.append("valid for every order in which workgroups take tickets")
     if count := evidence.left_out:
         notes.append(
             f"{count} {'launch' if count == 1 else 'launches'} left out, whose tiles or loop "

@@ -32,7 +32,7 @@ it), and its output tile."""
     "fix-up",
     "Every wait has its signal and every signal its wait; a partial sum is written before it is "
     "read, and not overwritten before its last read; flags and counters have the same values after "
-    "a launch as before; each tile has one epilogue, which runs on the sum of all its pieces.",
+    "a launch as before; each tile has one epilogue, which runs on the tile's whole sum over k.",
 )
 def fix_up(evidence: Evidence) -> Finding:
     """The check `fix-up`: each awaited partial sum is sent; no slot is overwritten too early."""
@@ -47,7 +47,7 @@ def _counterexamples(evidence: Evidence) -> Iterator[Counterexample]:
 
 
 def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Counterexample]:
-    """Yield a counterexample if a send to a slot may overwrite a partial sum that is not received.
+    """Yield counterexamples: sends to a slot that may overwrite a partial sum before it is read.
 
     Args:
         launch: the launch.

@@ -184,8 +184,8 @@ class IndexProofs:
     def _tables_fit(self, edge: Edge) -> bool:
         """Whether the groups or blocks of an edge are proved to lie in its upstream dimension.
 
-        A `Ragged` or `Diagonal` edge reads their bounds from a table; other edges have none, and
-        the result is True.
+        A `Ragged` or `Diagonal` edge reads the bounds of its groups or blocks from a table. Other
+        edges have no groups or blocks; for these the result is True.
         """
         coordinates = self.graph.coordinates
         tables = {table.name: table for table in self.graph.parameters.tables}

@@ -145,7 +145,10 @@ def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
 
 
 def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
-    """Yield a `Width` for a 32-bit loop's index after its last step; nothing if the step is 1."""
+    """Yield a `Width` for the index after a loop's last step, if the loop index has 32 bits.
+
+    Yield nothing if the step is 1.
+    """
     if node.loop is None or node.loop.step == 1 or not node.body:
         return
     ranges, symbol = node.body[0].scope.ranges, node.loop.symbol

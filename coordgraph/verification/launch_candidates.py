@@ -53,7 +53,7 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
 
 
 def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
-    """Yield numbers of tiles and workgroups; the remainder of tiles by workgroups varies."""
+    """Yield numbers of tiles and of workgroups, so that workgroups get equal or unequal shares."""
     size = graph.workgroup.size
     near = {c + by for c in _divisors(graph) for by in (-1, 0, 1)} - {0}
     depths = sorted({1, 2, 3, 7} | near)

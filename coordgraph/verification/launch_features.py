@@ -117,8 +117,8 @@ class LaunchFeatures:
 def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
     """The graph's minima, maxima, comparisons and remainders of launch parameters.
 
-    The cases that occur in a launch depend on them, for example which argument of a minimum is
-    less. Subexpressions that contain indices or entries of tables are left out.
+    The values of their arguments decide which case occurs in a launch, for example which argument
+    of a minimum is less. Subexpressions that contain indices or entries of tables are left out.
     """
     found = {
         node

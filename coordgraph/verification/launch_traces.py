@@ -82,7 +82,7 @@ class LaunchTraces:
                 # launches end after SHORT iterations
                 longest = SHORT
             except NoEntry as error:
-                found.append((launch, Fault("bounds", f"a table is read outside it: {error}")))
+                found.append((launch, Fault("bounds", f"an index leaves its table: {error}")))
             except CoordGraphError as error:
                 found.append((launch, Fault("cover", str(error))))
         return tuple(found)

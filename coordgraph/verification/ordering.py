@@ -1,6 +1,6 @@
 """The order in which workgroups of a launch must send and receive partial sums.
 
-It is a partial order (happens-before), which holds under every interleaving of the workgroups.
+The order is partial (happens-before), and holds under every interleaving of the workgroups.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Node = tuple[int, int]
 
 
 class Order:
-    """A graph of a launch's sends and receives; arcs lead from each to those that must come later.
+    """A graph of a launch's sends and receives; arcs lead to messages that must come later.
 
     Args:
         graph: the arcs between messages; a node's attribute `event` is the message.

@@ -167,7 +167,7 @@ def _reduced_tiles(reduce: str, value: Array, width: int) -> Array:
     Args:
         reduce: the name of the reduction.
         value: the matrix.
-        width: columns of a tile.
+        width: number of columns of a tile.
     """
     parts = [value[:, first : first + width] for first in range(0, value.shape[1], width)]
     made = [reduced(reduce, part, np.ones(part.shape, np.bool_)) for part in parts]

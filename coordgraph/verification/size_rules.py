@@ -97,7 +97,7 @@ def _broken(
 
 
 def _described(graph: KernelGraph, what: str, rule: Boolean, values: dict[str, Any]) -> str:
-    """An error sentence: which size rule is false in a launch. For a tensor, it names the shape.
+    """The error message for a size rule that is false in a launch; for a tensor, with its shape.
 
     Args:
         graph: the graph.
@@ -110,10 +110,10 @@ def _described(graph: KernelGraph, what: str, rule: Boolean, values: dict[str, A
             tensor, size = graph.tensor(user.tensor), int(evaluate(user.size, values))
             shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
             if min(shape, default=1) < 1:
-                return f"{what} has the shape {shape} there; every extent must be at least 1"
+                return f"{what} has the shape {shape}; make every extent at least 1"
             if size != (count := int(evaluate(tensor.elements, values))):
                 return (
-                    f"{what} has the shape {shape} there, {_elements(count)}, but the dimension "
+                    f"{what} has the shape {shape}, {_elements(count)}, but the dimension "
                     f"'{user.id}' has {_elements(size)}; make them equal"
                 )
     return f"{what}: the rule {to_text(rule)} does not hold{_sides(rule, values)}"

@@ -66,7 +66,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of two terms. `Sum.of(a, b)` sorts them, so it equals `Sum.of(b, a)`.
+    """The sum of two terms. `Sum.of` sorts the terms, so `Sum.of(a, b)` equals `Sum.of(b, a)`.
 
     Args:
         terms: the two terms, sorted by their text.

@@ -1,15 +1,15 @@
 """The check `vectors`: an access to several elements at once covers consecutive elements.
 
 The index of an access to several elements is that of the first one. Code generation moves the
-elements that follow it in memory to or from the registers that follow the first register, and one
-instruction moves all of them, so its address must be a multiple of their size. The check proves
-this by algebra, for all sizes: it computes the index with a symbol for the coordinate that numbers
-the elements of a vector.
+elements that follow it in memory to or from the registers that follow the first register. One
+instruction moves all these elements, so its address must be a multiple of their total size. The
+check proves this by algebra, for all sizes: it computes the index with a symbol for the coordinate
+that numbers the elements of a vector.
 
 Rows of a caller's tensor begin at multiples of a vector's width only if the tensor's strides are
-such multiples, and rows end at such multiples only if the extent is one. A launch chooses a kernel
-by the strides, extents and addresses of its tensors, so the check takes them as multiples of the
-width.
+such multiples, and end at such multiples only if the extent of a row is such a multiple. A launch
+chooses a kernel by the strides, extents and addresses of its tensors, so the check assumes that
+strides and extents are multiples of the width.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ __all__ = ["NAME", "STATES", "vectors"]
 NAME = "vectors"
 STATES = (
     "Each access of a thread to several elements at once covers consecutive elements of memory, in "
-    "the order of the thread's registers; the first one is at a multiple of their number; all or "
-    "none are padding."
+    "the order of the thread's registers; the index of the first element is a multiple of the "
+    "number of elements; all or none of the elements are padding."
 )
 METHOD = "symbolic"
 SHOWN = 3
@@ -141,8 +141,8 @@ class _Access:
         what, along = f"{self.node.op.kind} of {self.width} elements of '{self.memory}'", self.along
         if not along:
             yield (
-                f"{what}: no coordinate of size {self.width} numbers the elements; set one to 0 "
-                "with SetCoordinate, or use width 1"
+                f"{what}: no coordinate of size {self.width} numbers the elements; set such a "
+                "coordinate to 0 with SetCoordinate, or use width 1"
             )
             return
         symbol = self.graph.coordinates.symbol(along)
@@ -204,8 +204,8 @@ class _Access:
     def _starts_matrices(self, read: Load) -> bool:
         """Whether the entries of a table are proved to be multiples of the width.
 
-        They are if they are prefix sums of such multiples, as the first elements of matrices in a
-        list of products.
+        Prefix sums of multiples of the width are such entries. An example is the table of the
+        offsets at which the matrices of a list of products begin.
         """
         tables = {table.symbol: table for table in self.graph.parameters.tables}
         table = tables.get(cast(Symbol, read.args[0]))
@@ -224,7 +224,7 @@ class _Access:
         """Whether a guard is proved to hold for all elements of a vector if it does for the first.
 
         The guard compares an index along an axis with the axis's end. Let both the first index and
-        the end be multiples of g. If the index of no element exceeds the first by g or more, no
+        the end be multiples of g. If the index of each element exceeds the first by less than g, no
         vector extends past the end.
         """
         if symbol not in guard.free_symbols or self._padded_rows:

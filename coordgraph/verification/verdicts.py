@@ -33,12 +33,13 @@ class Counterexample:
 
     Args:
         problem: what is wrong, as one sentence.
-        launch: the launch arguments with which it happens; None if it happens in every launch.
+        launch: the launch arguments with which the violation happens; None for every launch.
         workgroups: the numbers of the workgroups that take part, in order.
         tile: the output tile: (m, n), or (product, m, n) in a kernel for several products.
-        coordinates: the indices known at the operation where it happens, by the ids of their
-            dimensions.
-        interleaving: the events that lead to it, in order, if the order of threads matters.
+        coordinates: the indices that are known at the operation that violates the property, by
+            dimension id.
+        interleaving: the events that lead to the violation, in order, if the order of threads
+            matters.
     """
 
     problem: str
@@ -146,7 +147,7 @@ class Report:
             if verdict.name == name:
                 return verdict
         raise VerifyError(
-            f"no check '{name}' ran; there are {', '.join(v.name for v in self.verdicts)}"
+            f"no check '{name}' ran; choose one of {', '.join(v.name for v in self.verdicts)}"
         )
 
     @property

@@ -47,9 +47,9 @@ or flag change to the waits that it ends; these are the same in each interleavin
 **What is assumed.** All workgroups of a launch are resident (the check `progress` of the scheduled
 graph says whether the launcher must guarantee that). A read is complete before the next release or
 barrier of its thread, so a write that overwrites the value must be ordered after the read, but no
-release and acquire between the two are needed. They are not needed either if TMA overwrites a value
-in shared memory that TMA has written, or that a thread has written before a proxy fence. In device
-memory, only the workspaces are examined element by element; the check `cover` shows that each
-element of D is stored once. Threads that execute the same steps on the same objects are represented
-by two of them (`agents`).
+release and acquire between the two are needed. No release and acquire are needed either if TMA
+overwrites a value in shared memory that TMA has written, or that a thread has written before a
+proxy fence. In device memory, only the workspaces are examined element by element; the check
+`cover` shows that each element of D is stored once. Threads that execute the same steps on the same
+objects are represented by two of them (`agents`).
 """

@@ -85,8 +85,8 @@ def classify(workgroup: int, steps: Sequence[Step], threads: int) -> list[Thread
     """
     labels = np.zeros(threads, np.int64)
     every = np.arange(threads)
-    # Classes that were divided by a key stay as they are if they are divided by it again. Most
-    # steps repeat the mask and the keys of earlier ones.
+    # Dividing the classes again by the same key changes nothing, so it is skipped. Most steps
+    # repeat the mask and the keys of earlier steps.
     done: set[tuple[bytes, bytes, str]] = set()
     for step in steps:
         mask = step.mask.tobytes()

@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(slots=True)
 class Entry:
-    """The memory accesses of one step by the threads of a class.
+    """The memory accesses of one step by a class of threads: those that execute the same steps.
 
     Args:
         step: the step of these threads that makes the accesses.
@@ -111,8 +111,8 @@ class Log:
         """Raise `Conflict` if device memory may be accessed before earlier launches have ended."""
         if not agent.clock.seen & EARLIER:
             raise Conflict(
-                "device memory is accessed while an earlier launch may still access it; wait for "
-                "the launch first"
+                "device memory is accessed while an earlier launch may still access it; put an "
+                "AwaitEarlierLaunch before the access"
             )
 
 

@@ -1,8 +1,9 @@
 """The reduced machine: simulates the threads of a few workgroups and records what orders events.
 
 Simulated threads (agents) advance one effect at a time, and wait where an operation waits. Each
-access by TMA or wgmma is an event of its own. It becomes visible to a thread that has waited for
-the phase of the mbarrier at which TMA counts its bytes, or for the end of the async-group.
+access by TMA or wgmma is an event of its own. The access becomes visible to a thread that has
+waited for the phase of the mbarrier at which TMA counts its bytes, or for the end of the
+async-group.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from coordgraph.verification.memory_order.thread_values import Array, affordable
 __all__ = ["find_races"]
 
 MANY = -1
-"""Stands for the thread number if several threads of a class access the same element in one
-step."""
+"""Stands for the thread number if several threads of a class (threads of a workgroup that execute
+the same steps) access the same element in one step."""
 Home = tuple[str, int]
 """Type that identifies a memory: the name of the allocation, and the number of the workgroup that
 it belongs to (-1 for device memory)."""
@@ -32,7 +32,10 @@ it belongs to (-1 for device memory)."""
 
 @dataclass(slots=True)
 class _Use:
-    """The bytes of one memory that the threads of a class access in one step."""
+    """The bytes of one memory that a class of threads accesses in one step.
+
+    A class of threads is the threads of a workgroup that execute the same steps.
+    """
 
     entry: Entry
     kind: Kind

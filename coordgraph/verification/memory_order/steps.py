@@ -3,7 +3,7 @@
 Control flow of a lowered graph depends on launch parameters, tables and the numbers of workgroup
 and thread, not on values that threads exchange. So the steps of every thread are computed before an
 interleaving is chosen. The exception is a dynamic loop, whose indices are tickets: its steps are
-those of one assignment of tickets, in which workgroups take them in turn.
+those of one assignment of tickets, in which workgroups take tickets in turn.
 
 Steps are computed for all threads of a workgroup together: the value of a symbol is an integer, or
 an array with an element for each thread. An unrolled loop whose body only accesses memory is one
@@ -219,7 +219,7 @@ class Walk:
     def _read_for(self, node: Node, op: Operation, mask: Array) -> None:
         """Record that the threads of `mask` read the tables which `op`'s expressions read.
 
-        A `ReadTicket` gets its ticket.
+        If `op` is a `ReadTicket`, also set the next index of its dynamic loop.
         """
         if isinstance(op, ReadTicket):
             self._follow(node, op, mask)

@@ -23,8 +23,8 @@ set."""
 class Conflict(Exception):
     """Raised if two operations that do not commute are not ordered.
 
-    Both use one mbarrier, barrier, flag or register fragment, or the first one is an earlier launch
-    that still uses device memory.
+    Both operations use one mbarrier, barrier, flag or register fragment, or the first operation is
+    an earlier launch that still uses device memory.
 
     Args:
         problem: what may happen, as a sentence.
@@ -43,8 +43,8 @@ class _Phase:
 
     Args:
         event: the event that completed the phase, as an integer with only its bit set.
-        clock: the events that happened before the completion; `clock.seen` is empty, since `seen`
-            says which are visible.
+        clock: the events that happened before the completion; `clock.seen` is empty, since
+            the field `seen` says which of these events are visible.
         seen: the events that a wait for the phase makes visible, by (workgroup, scope) of the
             arrivals that released them.
     """
@@ -318,7 +318,7 @@ class Flag:
             self.source, self.scope = release
 
     def observe(self, clock: Clock, acquire: tuple[int, str] | None) -> None:
-        """Read the value; `acquire` is (workgroup, scope) of an acquire, None if not an acquire."""
+        """Read the value; `acquire` is (workgroup, scope) of an acquire, None for relaxed order."""
         clock.join(self.clock, visible=False)
         if acquire is not None and (acquire[0] == self.source or "gpu" == acquire[1] == self.scope):
             clock.seen |= self.released

@@ -119,7 +119,7 @@ def test_a_report_is_a_table_and_plain_data():
     assert not plain["refuted"]
     assert [verdict["check"] for verdict in plain["verdicts"]] == [*CHECKS]
     assert report.raise_if_refuted() is report
-    with pytest.raises(VerifyError, match="no check 'speed' ran; there are sizes, cover"):
+    with pytest.raises(VerifyError, match="no check 'speed' ran; choose one of sizes, cover"):
         report["speed"]
 
 

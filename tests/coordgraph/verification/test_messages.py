@@ -51,7 +51,7 @@ def test_a_workspace_without_elements_is_named_with_its_shape(
     graph = edited(rf"(tensor {tensor} \w+) \[[^]]*\]", rf"\1 [{shape}]")
     (found,) = graph.check({"m": 16, "n": 16, "k": 16, **sizes})["sizes"].counterexamples
     assert re.fullmatch(
-        rf"tensor {tensor} has the shape {message} there; every extent must be at least 1",
+        rf"tensor {tensor} has the shape {message}; make every extent at least 1",
         found.problem,
     )
 
@@ -61,7 +61,7 @@ def test_a_workspace_of_another_size_is_compared_with_its_dimension():
     sizes = {"m": 16, "n": 16, "k": 16, "workgroups": 2}
     (found,) = graph.check(sizes)["sizes"].counterexamples
     assert found.problem == (
-        "tensor flags has the shape (1,) there, 1 element, but the dimension 'flags' has 2 "
+        "tensor flags has the shape (1,), 1 element, but the dimension 'flags' has 2 "
         "elements; make them equal"
     )
 
