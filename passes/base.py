@@ -1,9 +1,10 @@
 """`Pass`, the base class of passes: rewrites of a kernel graph that are checked before and after.
 
-A pass is a frozen dataclass. Its fields are its options, in Python, in pipeline text and on the
-command line. To write a pass, in any module: subclass `Pass`, give the class a `name`, return from
-`why_not` the reason why the pass cannot rewrite a graph, and return the new graph from `apply`.
-The command-line option `--import MODULE` makes the passes of that module available to commands.
+A pass is a frozen dataclass. The fields of a pass are its options, in Python, in pipeline text and
+on the command line. To write one, in any module: subclass `Pass`, give the class a `name`, return
+from `why_not` the reason why the pass cannot rewrite a graph, and return the new graph from
+`apply`. The command-line option `--import MODULE` makes the passes of that module available to
+commands.
 """
 
 from __future__ import annotations

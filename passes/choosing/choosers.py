@@ -43,8 +43,8 @@ class Chooser:
     """How plans are chosen for a lowering (a way to generate code for a target).
 
     Args:
-        rule: returns a plan without a cost model. It is used if `model` is None or returns None, or
-            if none of the plans that the cost model ranks can be built.
+        rule: returns a plan without a cost model. The rule is used if `model` is None or returns
+            None, or if none of the plans that the cost model ranks can be built.
         model: returns the constants with which `passes.choosing.rank` ranks plans; None if the
             lowering has no cost model.
         figures: returns the figures with which `passes.choosing.mma_sync.ranked` ranks plans, where

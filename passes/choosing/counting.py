@@ -32,8 +32,8 @@ Column = NDArray[np.float64]
 COUNTED_TILE = (5040, 5040, 64)
 """The macro tile (m, n, k) of the graphs from which a `WorkCounter` is derived.
 
-Its extents along m and n are multiples of every number from 1 to 10, so that it can be divided into
-small tiles of many shapes.
+The extents along m and n are multiples of every number from 1 to 10, so that the tile can be
+divided into small tiles of many shapes.
 """
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
 """Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""

@@ -39,7 +39,7 @@ KINDS = {
     "two-tile-stream-k": "the last two waves streamed",
     "stream-k": "all tiles streamed",
 }
-"""Descriptions of the library's schedules, by name. Other schedules have only their names."""
+"""Descriptions of schedules, by name. Any other schedule is described by its name."""
 
 
 @dataclass(frozen=True)

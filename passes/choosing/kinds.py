@@ -141,8 +141,8 @@ def divisible(cut: Tiled) -> Flag:
 
     Tiles may not be divided if groups have their own k. Workgroups would get equal numbers of
     iterations, but a workgroup with short groups would finish many more tiles than others, and the
-    cost model does not know how many. Such plans were measured to be up to three times as slow as
-    others.
+    cost model does not know how many. Plans that divide tiles of such groups were measured to be up
+    to three times as slow as others.
     """
     return cut.even & (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
 

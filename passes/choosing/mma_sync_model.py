@@ -1,8 +1,8 @@
 """The cost model of kernels with mma.sync, from public figures of a GPU.
 
-It has the terms of `passes.choosing.model.Cost` that apply to these kernels: launch, main loop,
-ends of tiles, fix-up, memory and L2 cache. There are no clusters, and no public figure says which
-rate the power limit allows, so the terms `cluster` and `power` are 0.
+The model has the terms of `passes.choosing.model.Cost` that apply to kernels with mma.sync: launch,
+main loop, ends of tiles, fix-up, memory and L2 cache. There are no clusters, and no public figure
+says which rate the power limit allows, so the terms `cluster` and `power` are 0.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class OperandReads:
 
     Args:
         element_bytes: bytes of the widest element that the epilogue reads for every element of D,
-            or 0. Such operands need registers in addition to the accumulators.
+            or 0. Operands as large as D need registers in addition to the accumulators.
         total_bytes: bytes of all epilogue operands and of all outputs besides D, summed over the
             products, each element counted once.
     """

@@ -2,10 +2,10 @@
 
 If m is small, dividing k into several segments keeps all SMs busy; if m is large, the division
 costs time, because workgroups write partial sums to memory and read them. One order serves every m,
-so the number of segments is a compromise, chosen by predicted times for many m. It depends on n, k,
-the element types and the layout. It does not depend on the GPU of the machine or on a calibration,
-so that results have the same bits on every machine: the times are always predicted with the
-constants of the H200, from the library's own file.
+so the number of segments is a compromise, chosen by predicted times for many m. The number depends
+on n, k, the element types and the layout, but not on the GPU of the machine or on a calibration, so
+that results have the same bits on every machine: the times are always predicted with the constants
+of the H200, from the library's own file.
 """
 
 from __future__ import annotations

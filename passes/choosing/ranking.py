@@ -241,7 +241,7 @@ def _dissimilar(found: Iterable[Choice], count: int, spare: Callable[[], Plan]) 
     Args:
         found: all choices, the best first.
         count: the largest number of choices.
-        spare: makes a plan without clusters. It is yielded last if all other yielded plans have
+        spare: makes a plan without clusters, which is yielded last if all other yielded plans have
             clusters.
     """
     alike: dict[object, int] = {}

@@ -50,10 +50,8 @@ about other plans.
 """
 
 Measure = Callable[[Sequence[Plan]], Sequence[float]]
-"""Type: a function that measures plans, and returns the seconds of one launch of each.
-
-It returns `inf` for a plan that cannot be built or launched.
-"""
+"""Type: a function that measures plans, and returns the seconds of one launch of each plan, or
+`inf` for a plan that cannot be built or launched."""
 
 
 def search(

@@ -1,8 +1,8 @@
 """`Tally` derives the work counts of a workgroup from a scheduled graph, as expressions.
 
 `tally` walks the control graph once, with a symbol for the number of the workgroup, and adds up
-iterations, stored tiles, and partial sums that are sent and received. It reads loop bounds, steps
-and conditions from the graph, so it works for any schedule.
+iterations, stored tiles, and partial sums that are sent and received. Loop bounds, steps and
+conditions are read from the graph, so `tally` works for any schedule.
 
 Every value gets a name (`Definitions`), so that expressions stay small and each value is computed
 only once.
@@ -139,8 +139,8 @@ def _when(condition: Boolean, peak: Expr) -> Expr:
 
 
 Values = dict[Symbol, Expr]
-"""Type: a dict from symbols (loop indices, assignments) to the names of their values, see
-`Definitions`. It has the symbols that an operation can read."""
+"""Type: a dict of the symbols that an operation can read (loop indices, assignments), with the
+names of their values; see `Definitions`."""
 
 
 class _Walk:

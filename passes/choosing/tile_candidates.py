@@ -53,10 +53,10 @@ TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 alternate between tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
-"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Such clusters speed
-up products that have few output tiles and whose time is limited by the rate of the L2 cache; see
-`passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures such plans for other
-products too."""
+"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Clusters of this size speed up
+products that have few output tiles and whose time is limited by the rate of the L2 cache; see
+`passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures plans with these clusters
+for other products too."""
 LARGE_CLUSTER_WIDTHS = {
     48: (64, 128),
     64: (*range(32, 193, 16), 256),
@@ -93,8 +93,8 @@ instruction if several instructions multiply the columns of a warpgroup. If B is
 plans with an odd multiple of 8 columns are not tried: TMA loads the next multiple of WIDE columns
 anyway, and such plans were measured to be 3 to 14 % slower (H200, 2026-11-24)."""
 NEVER = 1 << 30
-"""Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. It
-is more than any thread can have, so the tile is not used."""
+"""Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. The
+number is more than any thread can have, so the tile is not used."""
 
 
 @cache
@@ -203,7 +203,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
 def _sides(rows: int, columns: int) -> tuple[int, int]:
     """The extents of a CTA's part of a tile along the rows and along the columns of wgmma's result.
 
-    They are (rows, columns), or (columns, rows) if wgmma's left operand is B and its right one A.
+    The result is (rows, columns), or (columns, rows) if wgmma's left operand is B and its right
+    operand is A.
     """
     return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 

@@ -83,8 +83,8 @@ def traffic_of(
     apart = np.maximum(waves * wave, a + b)
     # Each band's rows of A are read once. B is read once per band, unless it stays in the cache.
     bands = np.ceil(s.tiles_m / high)
-    # B stays in the cache between two bands if A and B of one product fit in the cache. Other
-    # products of a batch do not count: the bands of one product are computed one after another.
+    # B stays in the cache between two bands if A and B of one product fit in the cache. The size of
+    # the batch does not matter, since the bands of one product are computed one after another.
     stays = l2_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(l2_bytes / wave, 1)

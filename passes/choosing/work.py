@@ -20,8 +20,8 @@ class Work:
     Every attribute and property is a column with an entry for each plan.
 
     If a launch has more workgroups than are resident, further workgroups run when earlier ones have
-    ended. The model assumes that they run in rounds: in each round, as many workgroups run as
-    are resident. It adds up the work of all rounds.
+    ended. The model assumes that workgroups run in rounds, in each of which as many run as are
+    resident, and adds up the work of all rounds.
 
     Attributes:
         grid: number of resident workgroups.

@@ -4,8 +4,8 @@ A *piece* is the partial sum of a tile over some consecutive iterations, compute
 The *peers* of a workgroup are the other workgroups with a piece of the same tile. The *owner* of a
 tile is the workgroup that runs its epilogue. A *slot* of the workspace holds one piece and a flag.
 The workgroup that receives a slot resets its flag, so all flags are 0 again when the kernel ends.
-These reductions exist; in all but `atomic` the order of additions is fixed, so every run gives the
-same bits:
+There are five reductions; in all but `atomic` the order of additions is fixed, so every run gives
+the same bits:
 
 - `peers`: the workspace has one slot for each workgroup. The owner of a tile adds the pieces of all
   its peers, one after another.
@@ -94,10 +94,8 @@ SLOT: the index of a slot of the workspace, which holds a partial sum. TURN: the
 among the pieces of its tile, for reductions in which all pieces of a tile use one slot.
 """
 LEVEL = "fixup.level"
-"""Id of the loop over the levels of a `tree` reduction.
-
-Its index is the distance between the two pieces of a pair.
-"""
+"""Id of the loop over the levels of a `tree` reduction. The loop's index is the distance between
+the two pieces of a pair."""
 
 
 def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str) -> None:

@@ -165,7 +165,7 @@ def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
 
     Args:
         graph: the kernel.
-        along: for each axis along which groups differ, the name of a table. Its entry i is the
+        along: for each axis along which groups differ, the name of the table whose entry i is the
             number of tiles along the axis in groups 0 to i - 1.
     """
     for table in graph.parameters.tables:

@@ -260,9 +260,10 @@ class Accumulator:
 
         Args:
             op: the operation on a vector of registers.
-            width: as for `_each`.
-            fixed: for some coordinates, the only index at which `op` is executed. It is executed at
-                all indices of the other coordinates.
+            width: number of registers for which `op` is executed at once if vectors have as many;
+                otherwise `op` is executed for single registers.
+            fixed: for some coordinates, the only index at which `op` is executed. For each of the
+                other coordinates, `op` is executed at all indices.
         """
         dims = self.registers
         if width == self.width:

@@ -39,8 +39,8 @@ __all__ = ["ScatterLowering"]
 FIRST, BATCH = "partial.first", "partial.batch"
 """FIRST: the coordinate of the loop that polls flags. In an iteration, each thread polls the flag
 of one peer; the loop's index is the number of the first of these peers. BATCH: the coordinate of a
-loop of one iteration around the unrolled loop over the peers of a batch. It is also the prefix of
-the ids of other coordinates of batches."""
+loop of one iteration around the unrolled loop over the peers of a batch, and the prefix of the ids
+of other coordinates of batches."""
 BATCHES = (16, 8, 4, 2, 1)
 """Sizes of batches: the number of peers whose partial sums a thread loads together. The partial
 sums of 16 peers take 64 registers of a thread."""
@@ -52,8 +52,8 @@ class ScatterLowering:
 
     Args:
         c: the coordinate graph under construction, with the edges from shares to registers.
-        share: the registers of a thread that hold its elements of a share. They are the first
-            registers of the accumulator, which is free once its partial sums are sent.
+        share: the registers of a thread that hold its elements of a share: the first registers of
+            the accumulator, which is free once its partial sums are sent.
         add: the operation that adds one peer's partial sums of a share.
         member: the number of the executing thread among the threads that hold the accumulator.
         workitems: number of threads that hold the accumulator.

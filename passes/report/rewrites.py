@@ -24,8 +24,8 @@ edges and operations are shown as pictures and trees instead."""
 def rewrites(graph: KernelGraph) -> list[dict[str, Any]]:
     """Data of the report's section on passes: a dict for each pass that changed the graph.
 
-    Its entries are the pass as text, a picture of the changed coordinates, rows of the control
-    trees, and other changes (`records`).
+    The entries of a dict are the pass as text, a picture of the changed coordinates, rows of the
+    control trees, and other changes (`records`).
     """
     return [
         _rewrite(graph, step.text, step.before, step.after)

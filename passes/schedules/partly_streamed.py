@@ -262,8 +262,8 @@ def _part_tiles(
     (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
     count = e.parameter(
         "sk_iterations",
-        # This minimum changes no value. It states an upper bound that range analysis cannot derive,
-        # because it knows only bounds on each group's number of k tiles.
+        # This minimum changes no value, but states an upper bound that range analysis cannot
+        # derive from its bounds on each group's number of k tiles.
         minimum((end + 1) * minimum(streamed, Integer(1)), number_of_iterations(graph, numbers)),
         minimum=0,
         note="iterations that are streamed",

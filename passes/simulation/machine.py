@@ -188,7 +188,8 @@ def _fitted(device: str) -> dict[str, Any]:
 def fitted_constants(device: str) -> Constants:
     """The cost model's constants of a device, from which `passes.simulation.calibrate` started.
 
-    They were not fitted to the problem sizes on which the simulation's accuracy is measured.
+    The constants were not fitted to the problem sizes on which the simulation's accuracy is
+    measured.
 
     Raises:
         FileNotFoundError: no constants have been fitted for the device.

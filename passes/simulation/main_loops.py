@@ -89,8 +89,8 @@ class MainLoops:
         self.span_a, self.span_b = np.array(spans)[self.tiling].T
         own = sizes[np.minimum(product, len(sizes) - 1)]
         # A panel is the rows of A (or columns of B) that one row (or column) of output tiles of the
-        # smallest shape reads. Panels are numbered by product, and in a product by position. Those
-        # of A have even numbers, those of B odd ones.
+        # smallest shape reads. Panels are numbered by product, and in a product by position. Panels
+        # of A have even numbers, panels of B odd numbers.
         place_m, place_n = m * self.span_a, n * self.span_b
         width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
         self.panel_a = 2 * (product * width_m + place_m)

@@ -54,7 +54,7 @@ class PartialSums:
         """Send the partial sum of a step at a time, which may be in the future.
 
         Returns:
-            The waits for this partial sum. They are no longer `blocked`.
+            The waits for this partial sum, which are no longer `blocked`.
         """
         number = self._first[step]
         self._sent[number] = time

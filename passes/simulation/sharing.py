@@ -115,8 +115,8 @@ class Sharing:
         self._clocks = [0.0] * len(works)
         """For each tile shape, the number of iterations that have passed."""
         self._paces = tuple(work.crowded for work in works)
-        """For each tile shape, the seconds per iteration. They are valid if not `_stale`, that is,
-        if no main loop has begun or ended since `settle`."""
+        """For each tile shape, the seconds per iteration; valid if not `_stale`, that is, if no
+        main loop has begun or ended since `settle` was called."""
         self._stale = False
         self._loops: list[list[Loop]] = [[] for _ in works]
         """For each tile shape a heap of its running main loops."""

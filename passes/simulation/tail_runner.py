@@ -88,7 +88,7 @@ class TailRunner:
     def wake(self, rests: list[Rest]) -> None:
         """Continue tails (the steps after a main loop) whose awaited partial sums now have times.
 
-        Other tails may wait for the partial sums that these tails send; they are continued, too.
+        Tails that wait for partial sums which these tails send are continued, too.
 
         Args:
             rests: what is left of each tail to continue; empty when the method returns.

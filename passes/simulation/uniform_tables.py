@@ -2,7 +2,7 @@
 
 Main loops of one kind have the same number of k tiles and the same bytes. The tables contain all
 that does not depend on the time at which a step is executed: bytes, seconds, partial sums, and
-which step follows which. They are computed with numpy for all workgroups together.
+which step follows which. Tables are computed with numpy for all workgroups together.
 """
 
 from __future__ import annotations

@@ -135,10 +135,10 @@ class _Recorder:
     def _start(self) -> Stamp:
         """The operation that writes the first record of a role.
 
-        It is executed at the begin of the kernel; in ping-pong kernels, where the code of the
-        producer and that of the consumers begin. With this record at the begin of the kernel, a
-        ping-pong kernel of 73 µs was 4 % slower; with it in the roles, 1 % slower (H200,
-        2026-11-24).
+        The operation is executed at the begin of the kernel; in ping-pong kernels, where the code
+        of the producer and that of the consumers begin. With this record at the begin of the
+        kernel, a ping-pong kernel of 73 µs was 4 % slower; with the record at the begin of the
+        producer's and the consumers' code, 1 % slower (H200, 2026-11-24).
         """
         return self._stamp(Begin("start", count=index_symbol(NUMBER)), "", whole=True)
 
@@ -200,8 +200,8 @@ class _Recorder:
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
         """Number of records for which the producer, and each consumer, of a workgroup has memory.
 
-        It is an upper bound of the number of records that one role writes, but at most `most +
-        BOTH_ENDS`.
+        The number is an upper bound of the records that one role (the producer or a consumer)
+        writes, but at most `most + BOTH_ENDS`.
         """
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)

@@ -399,7 +399,7 @@ def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Ope
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
     """Expression for the number of elements of a tile, along an axis, that are inside the tensor.
 
-    Its value is negative for a tile that begins past the end of the tensor: a graph may have more
+    The number is negative for a tile that begins past the end of the tensor: a graph may have more
     tiles than the tensor needs.
 
     Args:

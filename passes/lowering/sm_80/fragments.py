@@ -218,8 +218,8 @@ def _load_coordinates(
 ) -> None:
     """Add the edges that say which row of 16 bytes each lane addresses for `ldmatrix.x4`.
 
-    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that in which
-    mma.sync expects them in registers: for A by (k half, m half), for B by (n half, k half).
+    The instruction loads four 8x8 matrices of 16-bit elements. The matrices must have the order in
+    which mma.sync expects them in registers: for A by (k half, m half), for B by (n half, k half).
 
     Args:
         c: the coordinate graph under construction.

@@ -265,11 +265,11 @@ class _LoweredTile:
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     """Number of elements of A or B that one copy moves.
 
-    It is `most`, or as many elements as 16 bytes hold if `most` is 0. But it is 1 if groups divide
-    the tensor's contiguous axis, because a group may begin at any element. If each group is a
-    separate matrix, its rows begin at aligned addresses and are padded. Then the result is 1 only
-    if the contiguous axis is k: padding along k would be added to the sums, and padding along m or
-    n affects only elements that are not stored.
+    The number is `most`, or as many elements as 16 bytes hold if `most` is 0. But the number is 1
+    if groups divide the tensor's contiguous axis, because a group may begin at any element. If each
+    group is a separate matrix, its rows begin at aligned addresses and are padded. Then the number
+    is 1 only if the contiguous axis is k: padding along k would be added to the sums, and padding
+    along m or n affects only elements that are not stored.
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)

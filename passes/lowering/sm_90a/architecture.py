@@ -23,8 +23,8 @@ __all__ = ["WGMMA", "Wgmma"]
 class Wgmma(Lowering):
     """Lowering to TMA and wgmma; addresses and rows of A and B must be multiples of 16 bytes.
 
-    A kernel that can read C needs registers for C, so it refuses some large tiles that a kernel
-    without C accepts. That is why kernels with and without C are different variants.
+    A kernel that can read C needs registers for C, so some large tiles can be lowered only to a
+    kernel without C. Therefore kernels with and without C are different variants.
     """
 
     instructions = "wgmma"

@@ -3,12 +3,12 @@
 A row of a box has 128, 64 or 32 bytes along the contiguous axis (64, 32 or 16 elements of 16 bits);
 a box has up to 256 rows. If the contiguous axis is not k, and the tile has an odd multiple of 8
 elements along it, the last box also holds the 8 elements after the tile, which wgmma does not read.
-TMA and wgmma both xor the number of a 16-byte chunk with the number of
-its row (PTX ISA, "Swizzling modes"); the edge `Swizzle` of the coordinate graph describes that. If
-several workgroups of a cluster need the same tile, each workgroup loads a part of the tile and
-multicasts that part to all of these workgroups. A part may begin at any row: TMA takes the row's
-number from bits of the address in shared memory, not from the position in the box (CUDA Programming
-Guide, "The Swizzle Modes").
+TMA and wgmma both xor the number of a 16-byte chunk with the number of its row (PTX ISA, "Swizzling
+modes"); the edge `Swizzle` of the coordinate graph describes that. If several workgroups of a
+cluster need the same tile, each workgroup loads a part of the tile and multicasts that part to all
+of these workgroups. A part may begin at any row: TMA takes the row's number from bits of the
+address in shared memory, not from the position in the box (CUDA Programming Guide, "The Swizzle
+Modes").
 
 Where a tile extends past the end of the tensor along m or n, TMA fills the box with zeros, which
 takes longer than loading rows. So boxes have few rows, and a box that is entirely outside the
@@ -45,8 +45,9 @@ LEAST_ROW_BYTES = 32
 """Number of bytes of a row of the narrowest TMA box that is swizzled."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
 """Preferred numbers of rows of a TMA box whose rows run along k. FEW_ROWS: the smallest number that
-TMA loads at full speed. FEW_ROWS_OF_SEVERAL: for batched and grouped problems. Their addresses take
-so many registers of the producer warp that too few remain for twice as many boxes of FEW_ROWS."""
+TMA loads at full speed. FEW_ROWS_OF_SEVERAL: the number for batched and grouped problems, whose
+addresses take so many registers of the producer warp that too few remain for twice as many boxes of
+FEW_ROWS."""
 BANKS = ROW_BYTES // CHUNK_BYTES
 """Number of 16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 GROUP_ROWS = 8
@@ -270,7 +271,7 @@ class BoxedOperand(Operand):
 def in_boxes(columns: Any, element_bytes: Any) -> Any:
     """Number of columns of the TMA boxes that hold `columns` columns of A or B.
 
-    It is `columns`, rounded up to whole rows of the narrowest box.
+    The result is `columns`, rounded up to whole rows of the narrowest box.
 
     Args:
         columns: number of elements along the contiguous axis, if that axis is not k.

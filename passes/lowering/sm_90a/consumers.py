@@ -211,10 +211,10 @@ class Consumer:
 def _defer_lookups(op: Locate) -> Body:
     """Change `op` so that coordinates for the epilogue are computed after the last main loop.
 
-    These are the coordinates that only operations after the main loop read. After the loop, their
-    computation overlaps with the last wgmma instructions. Before the loop, it would delay the loop,
-    and its results would take registers. Coordinates that the main loop itself reads, such as its
-    bounds, are still computed before the loop.
+    Coordinates for the epilogue are those that only operations after the main loop read. After the
+    loop, their computation overlaps with the last wgmma instructions. Before the loop, their
+    computation would delay the loop, and the results would take registers. Coordinates that the
+    main loop itself reads, such as its bounds, are still computed before the loop.
     """
     loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
     after = loops[-1] + 1 if loops else 0

@@ -41,7 +41,7 @@ def cuts(
 ) -> dict[str, tuple[Boolean, ...]]:
     """The conditions along the axes of a tensor that TMA does not check (guards).
 
-    A guard is a condition on indices. It is true for those elements of a tile that come before the
+    A guard is a condition on indices that is true for those elements of a tile that come before the
     end of the tile's group along the axis. The result has the guards by the name of the axis; an
     axis along which no group ends inside the tensor has no entry.
 

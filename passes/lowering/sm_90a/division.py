@@ -224,8 +224,8 @@ class Division:
     def team(self) -> int:
         """Number of warpgroups that divide a workgroup's part of a tile: one or two.
 
-        It is one if the registers of one warpgroup suffice, if neither rows nor columns can be
-        halved, or if warpgroups alternate between tiles (ping-pong); else two.
+        The number is one if the registers of one warpgroup suffice, if neither rows nor columns can
+        be halved, or if warpgroups alternate between tiles (ping-pong); else two.
         """
         product = self.extent(M) * self.extent(N)
         odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % HALVED_COLUMNS

@@ -229,7 +229,7 @@ class LowerToHopper(Pass):
         left_b = tiling.sums == 1 and swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
-            # If a group ends inside a TMA box of D, threads store the box. They read C element by
+            # If a group ends inside a TMA box of D, threads store the box, and read C element by
             # element, which takes more registers.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)

@@ -173,7 +173,7 @@ class Maps:
     ) -> Body:
         """The operations of the describer warp, which writes the tensor maps of each group.
 
-        It is the warp after the producer warp.
+        The describer warp is the warp after the producer warp.
 
         Args:
             c: the coordinate graph under construction.
@@ -208,8 +208,9 @@ class Maps:
     def _describe_matrix(self, c: CoordinateEditor, tensor: str) -> Operation:
         """Write the map of one tensor's matrix in the current group.
 
-        TMA rejects an extent of 0. So the map of an empty matrix has one element. Other operations
-        ignore that element or replace it by 0, but its address must be inside the tensor.
+        TMA rejects an extent of 0, so the map of an empty matrix has one element. The element's
+        address must be inside the tensor, although other operations ignore the element or replace
+        it by 0.
         """
         graph, edge = c.finish(), self._blocks(c, tensor)
         group, one = graph.symbol(edge.downstream[0]), Integer(1)

@@ -46,9 +46,9 @@ BOX_ALIGNMENT = 128
 def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     """The epilogue operands that TMA loads through the ring of pipeline stages.
 
-    They are the first operand along m and n and the first vector along n, because a stage has room
-    for one of each. Threads read all other operands, and operands that a launch may leave out, from
-    global memory. If one operand is transposed, they read all operands from global memory.
+    TMA loads the first operand along m and n and the first vector along n, because a stage has
+    room for one of each. Threads read all other operands, and operands that a launch may leave out,
+    from global memory. If one operand is transposed, threads read all operands from global memory.
 
     Ping-pong consumers read all operands from global memory. If operands were in the ring, the next
     main loop could begin only after the previous epilogue, but ping-pong consumers are meant to
@@ -129,7 +129,7 @@ class OperandBoxes:
         width, whole = gcd(division.columns, ROW_BYTES // size), division.columns
         if width * size < LEAST_ROW_BYTES and self._bytes_of_box(whole, size) <= room_bytes:
             # One wide box takes less time than many boxes whose rows are a single 16-byte chunk.
-            # Its rows are an odd number of chunks, so they do not conflict in banks.
+            # Rows of the wide box are an odd number of chunks, so they do not conflict in banks.
             width = whole
         while width * size > LEAST_ROW_BYTES and self._bytes_of_box(width, size) > room_bytes:
             width //= 2

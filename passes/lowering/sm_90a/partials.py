@@ -229,7 +229,7 @@ class Fixup(Pieces):
 def tie_memory(pieces: Pieces) -> None:
     """Add the edges from partial sums and flags in global memory to slots and registers.
 
-    The new edges order a slot by registers and threads. They replace the edges of the scheduled
+    The new edges, which order a slot by registers and threads, replace the edges of the scheduled
     graph, which order a slot by the rows and columns of a tile.
     """
     c, different = pieces.c, pieces.division.different

@@ -6,11 +6,13 @@ tile is multiplied, the warpgroup fills another slot. A row of a box is 64, 32 o
 contiguous axis, and its 16-byte chunks are swizzled so that eight rows do not conflict in banks
 (PTX ISA, "Swizzling modes"). If 64 does not divide the elements of a block's row, a row of a box
 may also be an odd multiple of 16 elements: few wide boxes take less time than many narrow ones, but
-more shared memory. Such rows are not swizzled, so accesses to them have two-way bank conflicts.
+more shared memory. Rows of wide boxes are not swizzled, so accesses to them have two-way bank
+conflicts.
 
 If a block's row is an odd multiple of 8 elements, so is the row of a box: usually the whole row,
-else 8 elements. Such rows are not swizzled either, but they do not conflict in banks, because they
-are an odd number of 16-byte chunks. One stmatrix stores two 8x8 matrices of such a row, not four.
+else 8 elements. Rows of an odd multiple of 8 elements are not swizzled either, but they do not
+conflict in banks, because they are an odd number of 16-byte chunks. One stmatrix stores two 8x8
+matrices of such a row, not four.
 
 TMA drops elements outside D. A box that extends past the end of a group inside D is copied by the
 threads (see `cuts`).
@@ -52,8 +54,8 @@ __all__ = [
 ]
 
 SHARED = "D.shared"
-"""The coordinate of the shared memory through which TMA stores D. It consists of buffers (slots)
-for one TMA box each."""
+"""The coordinate of the shared memory through which TMA stores D: buffers (slots) for one TMA box
+each."""
 MATRIX_BITS = 16
 """Number of bits of an element that stmatrix stores. TMA stores D only if the elements of D have 16
 bits."""
@@ -276,8 +278,8 @@ class BoxedStore:
     def _span(self) -> int:
         """Number of columns of the wgmma result that one stmatrix stores.
 
-        It is 16 for an stmatrix.x4, or 8 for an stmatrix.x2 if 16 does not divide the columns that
-        a box has of the result.
+        The number is 16, for an stmatrix.x4; or 8, for an stmatrix.x2, if 16 does not divide the
+        number of the result's columns in a TMA box.
         """
         columns = self.rows if self.division.swapped else self.box
         return MATRICES if columns % MATRICES == 0 else STORED_CHUNK
