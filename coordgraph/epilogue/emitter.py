@@ -18,7 +18,7 @@ class Emitter(Protocol):
     gpu: bool
     """True if the target is a GPU: `asm` may be called. False on a CPU: `library` may be called."""
     fast: bool
-    """True if D has 16-bit elements, so that operations may have a relative error of 2^-11."""
+    """True if all outputs are 16-bit floats, so that a relative error of 2^-11 is allowed."""
 
     def constant(self, value: bool | int | float, kind: str) -> Any:
         """A constant of kind `kind`: f32, f64, i32 or bool."""

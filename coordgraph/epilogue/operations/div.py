@@ -14,8 +14,8 @@ __all__ = ["Div", "div"]
 class Div(Elementwise):
     """The quotient `a / b` of two f32 or f64 values, rounded to nearest.
 
-    If D has 16-bit elements, a GPU uses `div.full.f32`, whose error is at most 2 ulp (PTX ISA,
-    "div").
+    If all outputs are 16-bit floats, a GPU uses `div.full.f32`, whose error is at most 2 ulp (PTX
+    ISA, "div").
     """
 
     name = "div"

@@ -24,8 +24,9 @@ class Exp(Elementwise):
     """The exponential function: e to the power of a.
 
     A GPU uses `ex2.approx.ftz.f32`, whose relative error is at most 2^-22 (PTX ISA, "ex2"; results
-    below 2^-126 are 0). If D has 16-bit elements, the rounding of `a / ln 2` adds a relative error
-    of |a| * 2^-23.5. Otherwise that rounding is corrected, and the relative error is at most 2^-21.
+    below 2^-126 are 0). If all outputs are 16-bit floats, the rounding of `a / ln 2` adds a
+    relative error of |a| * 2^-23.5. Otherwise that rounding is corrected, and the relative error is
+    at most 2^-21.
     """
 
     name = "exp"

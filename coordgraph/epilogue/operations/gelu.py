@@ -18,8 +18,8 @@ class Gelu(Composed):
 
     Options:
         approximate: `none`, or `tanh` for `a * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))) / 2`.
-            If D has 16-bit elements, a GPU computes this approximation with an absolute error
-            of at most |a| * 2^-12 (see `tanh`).
+            If all outputs are 16-bit floats, a GPU computes this approximation with an absolute
+            error of at most |a| * 2^-12 (see `tanh`).
     """
 
     name = "gelu"

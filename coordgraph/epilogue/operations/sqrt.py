@@ -13,8 +13,8 @@ __all__ = ["Sqrt", "sqrt"]
 class Sqrt(Elementwise):
     """The square root of an f32 or f64 value; NaN for negative values.
 
-    The result is rounded to nearest. If D has 16-bit elements, a GPU uses `sqrt.approx.f32`, whose
-    relative error is at most 2^-23 (PTX ISA, "sqrt").
+    The result is rounded to nearest. If all outputs are 16-bit floats, a GPU uses
+    `sqrt.approx.f32`, whose relative error is at most 2^-23 (PTX ISA, "sqrt").
     """
 
     name = "sqrt"

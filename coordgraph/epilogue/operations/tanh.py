@@ -25,9 +25,9 @@ TWO_LOG2_E = 2.885390081777927
 class Tanh(Elementwise):
     """The hyperbolic tangent.
 
-    If D has 16-bit elements, a GPU uses `tanh.approx.f32`, whose relative error is at most 2^-11
-    (PTX ISA, "tanh"). Otherwise it uses a polynomial for small |a|, and `1 - 2 / (1 + exp(2a))` for
-    larger |a|; the relative error is at most 2^-21.
+    If all outputs are 16-bit floats, a GPU uses `tanh.approx.f32`, whose relative error is at most
+    2^-11 (PTX ISA, "tanh"). Otherwise a GPU uses a polynomial for small |a|, and
+    `1 - 2 / (1 + exp(2a))` for larger |a|; the relative error is at most 2^-21.
     """
 
     name = "tanh"
