@@ -266,8 +266,8 @@ class CoordinateEditor:
         """
         if dimension.id not in self._dimensions:
             raise VerifyError(
-                f"there is no dimension '{dimension.id}' to replace; give a dimension with the id "
-                "of one of this graph"
+                f"there is no dimension '{dimension.id}' to replace; add it with add(), or give a "
+                "dimension whose id is in the graph"
             )
         before = self._dimensions[dimension.id]
         self._dimensions[dimension.id] = dimension

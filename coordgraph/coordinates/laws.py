@@ -133,8 +133,8 @@ class Trial:
     def downstream(self) -> list[Indices]:
         """All tuples of downstream indices that are less than their dimensions' sizes.
 
-        Tuples for which the guard does not hold (padding) are included. An index that `reverse`
-        does not read for the other indices of its tuple may be 0 even if its dimension has size 0.
+        Tuples for which the guard does not hold (padding) are included. If a selector in the tuple
+        keeps `reverse` from reading another index, that index may be 0 in a dimension of size 0.
         """
 
         def inside(indices: Indices) -> bool:

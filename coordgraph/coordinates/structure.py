@@ -232,9 +232,10 @@ class Structure:
         return tuple(start for start, *_ in arcs if isinstance(start, str))
 
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """The ids of dimensions, grouped by the length of the longest path from a tensor.
+        """The ids of dimensions, grouped by the length of the longest path to the dimension.
 
-        The first group has the dimensions of the tensors themselves.
+        Paths begin at dimensions without an edge above them, such as tensors and allocations of
+        shared memory; the first group has these dimensions.
         """
         generations = networkx.topological_generations(self.nx)
         found = (tuple(n for n in nodes if isinstance(n, str)) for nodes in generations)

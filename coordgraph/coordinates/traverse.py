@@ -47,7 +47,7 @@ class Solution:
         values: the index of each wanted dimension, in order.
         guard: the condition under which every index on the path is inside its dimension, not in
             padding. A `Sunder` edge uses one of several indices, which the value of another index
-            (the selector) chooses; each of them is constrained only for the values that choose it.
+            (the selector) chooses; the condition on such an index applies only if it is chosen.
         path: the edges that were evaluated, in order.
         indices: the known and the computed index of every dimension on the path, by id.
     """

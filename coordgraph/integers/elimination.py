@@ -1,4 +1,4 @@
-"""`Elimination`: searches a lower bound of a polynomial by replacing its atoms by their bounds.
+"""`Elimination`: search for a lower bound of a polynomial by replacing its atoms by their bounds.
 
 The steps that replace the atoms of a polynomial do not depend on the bound that a search needs, so
 all searches under the same ranges share them: a `SearchNode` is a polynomial with its steps.
@@ -201,7 +201,8 @@ class Elimination:
 
     Args:
         prover: the prover whose ranges the search uses.
-        goal: the search ends at the first bound of at least ``goal``; None searches the best bound.
+        goal: the search ends at the first bound of at least ``goal``; None to search for the best
+            bound.
     """
 
     def __init__(self, prover: Known, goal: int | None) -> None:

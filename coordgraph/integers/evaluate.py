@@ -53,7 +53,7 @@ how deeply an expression is nested."""
 def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
     """The exact value of an expression as int, or of a condition as bool.
 
-    Of a `Select`, only the chosen branch is evaluated.
+    Only the chosen branch of a `Select` is evaluated.
 
     Args:
         expr: the expression or condition.
@@ -147,7 +147,7 @@ class _PythonPrinter(Printer):
     """Prints index expressions as Python source.
 
     Args:
-        names: the Python names of symbols and of subexpressions that are computed before.
+        names: the Python names of symbols, and of subexpressions that are already computed.
     """
 
     def __init__(self, names: dict[Basic, str]) -> None:
@@ -227,7 +227,9 @@ def _code(source: str) -> CodeType:
 
 
 def _divided_by_zero() -> DivisionByZero:
-    return DivisionByZero("an index expression divides by 0 with these sizes")
+    return DivisionByZero(
+        "an index expression divides by 0; change the values, or make the divisor at least 1"
+    )
 
 
 def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:

@@ -74,10 +74,10 @@ class Points:
         return min([value for value in values if value is not None], default=None)
 
     def scopes_inside(self, target: Atom) -> int:
-        """How many scopes lie inside the innermost scope on which the value of `target` depends.
+        """How many scopes, from this one outward, add a symbol on which `target` does not depend.
 
-        The count starts at this scope and goes outward, to the first scope whose added symbol
-        occurs in the atom `target`, or to the outermost scope, which is not counted.
+        The count ends before the first scope whose added symbol occurs in the atom `target`, or
+        before the outermost scope.
         """
         if self.outer is None or self.outer[1] in target.symbols:
             return 0

@@ -60,7 +60,7 @@ by_key = attrgetter("key")
 
 
 def atom_of(expr: Expr) -> Atom:
-    """The atom of an expression; while it is referenced, equal expressions give this object."""
+    """The atom of an expression; while the atom is referenced, equal expressions give this atom."""
     found = _ATOMS.get(expr)
     if found is None:
         with _NEW_ATOM:  # the lock keeps threads from creating two atoms of one expression

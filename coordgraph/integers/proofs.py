@@ -94,7 +94,7 @@ class Prover(NumericBounds):
     def home(self, target: Atom) -> "Prover":
         """The outermost prover whose ranges contain everything that is known about an atom.
 
-        Its cache of bounds then serves all inner scopes.
+        Bounds of the atom are cached in that prover, so that all inner scopes share them.
         """
         return self._at(self._depth(target))
 

@@ -13,15 +13,15 @@ from coordgraph.integers.proofs import Prover
 from coordgraph.integers.stated_bounds import Bounds
 
 MOST_KEPT = 512
-"""The provers that the latest calls of `shared_prover` returned are kept even if no `Ranges` uses
-them any more: this is the number of these calls."""
+"""The number of latest calls of `shared_prover` whose provers are kept, even if no `Ranges` uses
+these provers any more."""
 
 _provers = WeakValueDictionary[Hashable, Prover]()
 _kept = deque[Prover](maxlen=MOST_KEPT)
 
 
 def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
-    """The prover that all `Ranges` with the known facts `key` share; if none exists, `make()`.
+    """The prover that all `Ranges` with the known facts `key` share; `make()` makes a missing one.
 
     Provers are shared because many `Ranges` are equal: those of the graphs before and after a pass,
     or of loops over the same indices. A prover with two bounds that depend on each other is not

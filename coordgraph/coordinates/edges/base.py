@@ -198,8 +198,8 @@ class Edge(ABC):
         """For each downstream operand, the condition under which `reverse` depends on its index.
 
         `reverse` computes upstream indices (of tensors) from downstream indices (of workgroups,
-        loops and threads).
-        If the condition does not hold, the index may have any value, and guards on it are ignored.
+        loops and threads). If the condition does not hold, the index may have any value, and guards
+        on the index are ignored.
         """
         return (true,) * len(self.downstream)
 

@@ -18,7 +18,7 @@ __all__ = ["Gather"]
 
 @dataclass(frozen=True)
 class Gather(Edge):
-    """`Gather(I; O)`: index o stands for the index that a table t holds at o.
+    """`Gather(I; O)`: index i is the entry of a table t at position o.
 
     - reverse: `i = t[min(o, |O| - 1)]`; the minimum is o except in padding, where it keeps the read
       inside the table;

@@ -63,7 +63,7 @@ class Swizzle(Edge):
         if self.function != "reflect" and len(self.upstream) < 2:
             raise VerifyError(
                 f"{self}: '{self.function}' has only {len(self.upstream)} operand on each side; "
-                "give at least two: the index that it depends on, and the index that it permutes"
+                "give at least two: the index that selects the permutation, and the permuted index"
             )
         if self.function == "xor" and not _power_of_two(self.modulus):
             raise VerifyError(
