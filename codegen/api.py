@@ -26,7 +26,7 @@ KernelT = TypeVar("KernelT", bound=Kernel)
 
 
 class _Targets(Sequence[str]):
-    """The sequence of all targets' names; each use reads the registry of architectures anew."""
+    """The names of all targets, read from the registry of architectures at every use."""
 
     def __getitem__(self, place: Any) -> Any:
         return ("interpreter", "cpu", *names(), "native")[place]
@@ -45,7 +45,8 @@ TARGETS: Sequence[str] = _Targets()
 def native_target(graph: KernelGraph) -> str:
     """The best target on this machine: the architecture of GPU 0, or `cpu`.
 
-    It is `cpu` if there is no GPU, or if no `mma.sync` instruction multiplies the type of A.
+    The result is `cpu` if there is no GPU, or if no `mma.sync` instruction multiplies the type of
+    A.
     """
     from codegen.targets.nvptx.driver import device, unavailable
 
@@ -85,14 +86,14 @@ def compile(
             tiles, and a call of the kernel raises one if they cannot multiply its tensors. With
             None, the kernel falls back to the instructions of the next lowering.
         verify: whether to check the graph with `graph.check()` before its first build. A graph that
-            was checked before is not checked again; the cache on disk records it. True checks every
-            graph. None checks it too, unless only passes of this library made the graph and one of
-            these holds: the target is `interpreter`; it is a GPU, and the cache on disk has the
-            kernel; or the environment variable COORDGRAPH_VERIFY is 0. False does not check the
-            graph: a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
-            Unless `verify` is False, a CPU kernel of a graph that other code than this library's
-            passes made also checks every index, until one launch with the same sizes has ended
-            without an error.
+            was checked before is not checked again: the cache on disk records the check. True
+            checks every graph. None also checks the graph, unless only passes of this library made
+            the graph and one of these holds: the target is `interpreter`; the target is a GPU, and
+            the cache on disk has the kernel; or the environment variable COORDGRAPH_VERIFY is 0.
+            False does not check: a kernel of a wrong graph may compute a wrong product, wait for
+            ever or corrupt memory. Unless `verify` is False, a CPU kernel of a graph that other
+            code than this library's passes made also checks every index, until one launch with the
+            same sizes has ended without an error.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
             consumer) keeps 1024 records, or `timeline` records if that is a number, and counts
@@ -161,7 +162,7 @@ def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
 
 
 def _cuda_kernel(records: int) -> type[CudaKernel]:
-    """The kernel class for NVIDIA GPUs; one that records timelines if `records` is not 0."""
+    """The kernel class for NVIDIA GPUs: if `records` is not 0, the class that records timelines."""
     if records:
         from codegen.targets.nvptx.recording import RecordingKernel
 

@@ -96,7 +96,7 @@ def register(
 
 
 def emitter_of(instructions: str) -> type[CudaWalker]:
-    """The class that emits the instructions of a lowering; this imports LLVM.
+    """The class that emits the instructions of a lowering; loading the class imports LLVM.
 
     Args:
         instructions: the lowering's name, such as `mma.sync`.

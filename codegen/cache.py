@@ -125,7 +125,7 @@ def load(key: str) -> dict[str, bytes] | None:
     if _digest(archived) != digest:
         return None
     with suppress(OSError):
-        os.utime(path)  # mark the entry as used, as `_trim` deletes the least recently used ones
+        os.utime(path)  # mark as used: `_trim` deletes the least recently used entries
     with zipfile.ZipFile(io.BytesIO(archived)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

@@ -112,7 +112,8 @@ class Kernel(ABC):
     def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
         """Whether a call with these arrays and scalars neither compiles nor loads code.
 
-        It is true for kernels of targets that compile and load all code before `compile` returns.
+        The result is always True on targets that compile and load all code before `compile`
+        returns.
 
         Args:
             views: the arrays of the call, by the names of tensors; none of them is empty.
@@ -126,7 +127,7 @@ class Kernel(ABC):
         The arguments are those of `is_loaded_for`.
 
         Raises:
-            CodegenError: the driver cannot assemble the code, or spills its registers.
+            CodegenError: the driver cannot assemble the code, or registers spill.
         """
         return
 
@@ -135,7 +136,7 @@ class Kernel(ABC):
 
         The arguments are those of a call of the kernel; pass `out` to get D. The method waits for
         the end of the launch. The first launch of a kernel also loads code and fills caches, so
-        call the kernel once before.
+        call the kernel once before this method.
 
         Raises:
             CodegenError: the kernel was compiled without `timeline=True`.

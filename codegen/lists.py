@@ -25,7 +25,9 @@ LIBRARIES = ("numpy", "torch", "cupy")
 
 
 def pack(matrices: Sequence[Any]) -> Any:
-    """Copy matrices one after another into a new vector; each row is padded with zeros.
+    """Copy matrices one after another into a new vector, with rows padded by zeros.
+
+    Padding makes the leading dimension of each matrix a multiple of 8 elements and of 16 bytes.
 
     Args:
         matrices: matrices of the same element type, at least one. Each is given as rows x columns
@@ -62,7 +64,7 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
     """The matrices in a vector, as views: writing to a matrix writes to the vector.
 
     Args:
-        vector: a vector as `pack` or `empty` makes it.
+        vector: a vector that `pack` or `empty` has made.
         shapes: rows and columns of each matrix.
 
     Raises:
@@ -131,7 +133,7 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
 
 
 def _step(like: Any) -> int:
-    """The alignment, in elements, of the rows of packed matrices."""
+    """The number of elements of which the leading dimension of packed matrices is a multiple."""
     return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
 
 

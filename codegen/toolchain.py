@@ -197,7 +197,7 @@ def disassemble(cubin: bytes) -> str:
         where = _set_by("cuobjdump")
         raise WrongTool(
             f"{cuobjdump} printed no SASS, so it is not the program cuobjdump of the CUDA "
-            f"toolkit{where}; install that"
+            f"toolkit{where}; install the toolkit's program"
         )
     return done.stdout
 
@@ -235,7 +235,7 @@ def _use(registers: int | None, frame: tuple[int, int, int], shared: int) -> Ker
 
 
 def _find(tool: str) -> Path | None:
-    """The path of the first file found for `tool`, made executable if necessary; None if none."""
+    """The path of the first file found for `tool`, made executable if necessary, or None."""
     for place in _places(tool):
         path = shutil.which(place)
         if path is None and Path(place).is_file() and _make_executable(Path(place)):
@@ -261,7 +261,7 @@ def _set_by(tool: str) -> str:
 
 
 def _places(tool: str) -> Iterator[str]:
-    """Where to look for `tool`, in order: paths of files, or the name, for a search of PATH."""
+    """Candidates for `tool` in the order to try: file paths, and the bare name to find on PATH."""
     if chosen := os.environ.get(_variable(tool)):
         yield chosen
     yield tool

@@ -16,7 +16,7 @@ from coordgraph.library_graphs import is_made_by_library
 __all__ = ["VARIABLE", "check_once", "checks_library_graphs", "ensure_verified"]
 
 VARIABLE = "COORDGRAPH_VERIFY"
-"""The environment variable that switches off checks, if it is 0, of graphs that only passes of this
+"""The environment variable whose value 0 switches off the checks of graphs that only passes of this
 library made."""
 KEPT = 64
 """How many checked graphs this process remembers, so that it does not check them again."""

@@ -133,11 +133,11 @@ class Library:
         """The module with the library's functions of arrays, such as `amax` and `exp`.
 
         Raises:
-            LaunchError: kernels compute with arrays of this library, but nothing else does.
+            LaunchError: no functions of this library are known, only the layout of its arrays.
         """
         raise LaunchError(
-            "reductions of rows are finished by a library of arrays; pass PyTorch, CuPy, JAX or "
-            "NumPy arrays, or call a compiled kernel"
+            "a reduction of rows is finished by functions of the array's library, and this library "
+            "is unknown; pass PyTorch, CuPy, JAX or NumPy arrays, or call a compiled kernel"
         )
 
     def on_stream(self, array: Any, stream: Any) -> AbstractContextManager[Any]:
@@ -268,7 +268,7 @@ class _CuPy(Library):
 class _Jax(Library):
     """JAX arrays. JAX does not expose its streams, so the host waits before and after a launch.
 
-    JAX's DLPack export needs a stream too, so addresses and shapes are read from its buffers.
+    JAX's DLPack export needs a stream too, so addresses and shapes are read from JAX's buffers.
     """
 
     waits = True

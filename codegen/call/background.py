@@ -1,6 +1,6 @@
 """The option `background`: whether a call waits for the compiler.
 
-It is the argument `background` of a call or, if that is None, a setting of the process: the
+The option is the argument `background` of a call or, if that is None, a setting of the process: the
 environment variable `COORDGRAPH_BACKGROUND`, or a block of `background_builds`.
 """
 

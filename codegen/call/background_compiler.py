@@ -1,8 +1,8 @@
 """Builds kernels in the background: one thread, which compiles in a process of low priority.
 
 Generating code holds Python's interpreter lock, so that a thread of this process that compiles
-would delay every call. Therefore the thread has a process compile each kernel into the cache on
-disk, and then loads it. Without that cache the thread itself compiles.
+would delay every call. Therefore the thread lets another process compile each kernel into the cache
+on disk, and then loads the kernel. Without a cache on disk the thread itself compiles.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Waiting:
     Attributes:
         job: the kernel.
         entries: entries of the cache of prepared calls (`Prepared`) for calls that want this
-            kernel. Until it is built, another kernel serves them.
+            kernel. Until the kernel is built, another kernel serves these calls.
     """
 
     job: Job
@@ -138,7 +138,7 @@ class _Compiler:
         _end(worker)
 
     def _compile(self, job: Job) -> None:
-        """Have a process compile a kernel into the cache on disk, if there is such a cache.
+        """Let another process compile a kernel into the cache on disk, if there is such a cache.
 
         If the process fails, nothing is reported: `_load` then compiles the kernel, and gets the
         error.

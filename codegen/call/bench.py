@@ -81,7 +81,7 @@ def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any
 def _like(gemm: Gemm, output: str, d: TensorView, views: Mapping[str, TensorView]) -> TensorView:
     """A view with the layout and type of the array `output`, an output of the epilogue besides D.
 
-    It is the caller's array if `views` has one, else `d` with the type of the output.
+    The result is the caller's array if `views` has one, else `d` with the type of the output.
     """
     if output in views:
         return views[output]

@@ -41,8 +41,8 @@ _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraph
 A key is `Plan.kernel` followed by the items of `PlanRequest.kind`.
 """
 _refused: list[Kernel] = []
-"""Kernels that were replaced by an error. They are kept, because a captured CUDA graph may launch
-one of their programs on their workspace."""
+"""Kernels that were replaced by an error. The kernels are kept alive, because a captured CUDA graph
+may still launch them and use their workspaces."""
 _lock = threading.RLock()
 
 
@@ -69,7 +69,7 @@ def try_plans(
         The results of `use`; at least one.
 
     Raises:
-        CodegenError: no plan worked; this is the error of the last.
+        CodegenError: no plan worked; the error is that of the last plan.
         PassError, VerifyError, ParseError: the caller's plan cannot be applied.
     """
     results: list[T] = []
@@ -130,9 +130,9 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
 
 
 def known(plan: Plan, request: PlanRequest) -> Kernel | CoordGraphError | None:
-    """A plan's kernel, or why it cannot be built; None if this process has not tried to build it.
+    """A plan's kernel, or the error of its build; None if this process has not tried to build it.
 
-    Unlike `kernel_of`, this never waits for another thread that compiles.
+    Unlike `kernel_of`, this function never waits for another thread that compiles.
     """
     return _kernels.get((plan.kernel, *request.kind))
 
@@ -152,7 +152,7 @@ def refuse(kernel: Kernel, error: CodegenError) -> None:
 
 
 def fail(plan: Plan, request: PlanRequest, error: CoordGraphError) -> None:
-    """Keep an error as the reason why a plan's kernel cannot be built; later requests raise it."""
+    """Record that a plan's kernel cannot be built: later requests for it raise `error`."""
     key = plan.kernel, *request.kind
     with _lock:
         if isinstance(before := _kernels.get(key), Kernel):

@@ -1,7 +1,8 @@
 """`calibrate`: measure plans on a GPU, and fit the cost model's constants of this GPU to the times.
 
-No kernel is compiled after 40 % of the time; the rest of it is spent on measuring. One kernel takes
-every size, so a few hundred kernels serve hundreds of sizes (see `passes.choosing.drawn_plans`).
+No kernel is compiled after 40 % of the allowed time; the rest is spent on measuring. One kernel
+takes every size, so a few hundred kernels serve hundreds of sizes (see
+`passes.choosing.drawn_plans`).
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def measure(
             if len(plans := tuple(plan for plan in one.plans if plan.kernel in built)) > 1
         ]
         of_layout.append(some)
-    # The layouts take turns, so that each has measurements when the time is over.
+    # Jobs of the layouts alternate, so that each layout has measurements when time runs out.
     jobs = [job for together in zip(*of_layout, strict=False) for job in together]
     rows: list[dict[str, Any]] = []
     with random_operands(where, jobs) as pools:
@@ -211,8 +212,8 @@ def measure(
 def memory_rate(where: Device) -> dict[str, float]:
     """The cost model's constant `dram_rate`, in bytes per second, as a dict by its name.
 
-    It is MEMORY_SHARE of the peak rate, which follows from the DRAM's clock and bus width. The
-    result is {} if the driver does not report these.
+    The constant is MEMORY_SHARE of the peak rate, which follows from the DRAM's clock and bus
+    width. The result is {} if the driver does not report clock and width.
     """
     from codegen.targets.nvptx.driver import bindings, cuda
 

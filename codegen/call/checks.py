@@ -224,7 +224,7 @@ def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[
     if it scatters rows to D by such a table.
 
     Raises:
-        LaunchError: the table is missing, or D is missing though its rows are scattered to.
+        LaunchError: a table is missing, or rows are scattered to D and D is missing.
     """
     for table, tensor in gemm.tables_of_rows.items():
         if table not in views:
@@ -235,8 +235,8 @@ def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[
             )
         if tensor not in views:
             raise LaunchError(
-                "argument 'out' is missing, whose rows the table targets numbers; pass out=…, with "
-                "as many rows as it needs"
+                "argument 'out' is missing, but targets holds numbers of rows of out; pass out=…, "
+                "an array that has these rows"
             )
     return {rows_of(tensor): views[tensor].shape[0] for tensor in gemm.tables_of_rows.values()}
 
@@ -289,8 +289,8 @@ def tables_of_call(gemm: GemmProblem, offsets: Any, operands: Mapping[str, Any])
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
     """A dictionary from the names of the graph's tensors and tables to the arrays of a call.
 
-    It equals `views`, which has the arrays by argument name, except for a list of products: there
-    the three rows of the argument `offsets`, along m, n and k, become three tables.
+    The result equals `views`, the arrays by argument name, except for a list of products: then the
+    three rows of the argument `offsets`, along m, n and k, become three tables.
     """
     found = dict(views)
     if graph.gemm.diagonal and OFFSETS in found:

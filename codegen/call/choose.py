@@ -16,9 +16,9 @@ __all__ = ["plans"]
 def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Plan]:
     """Yield the caller's plan only; or without one, the fastest measured plan, then other plans.
 
-    The other plans are those whose kernels `codegen.warm` built for this range of sizes, if it was
-    called; then those of the cost model, the cheapest first; then the fallback plan, which a fixed
-    rule derives from the sizes. Without a cost model, the fallback plan is the only other plan.
+    The other plans are those whose kernels `codegen.warm` has built for this range of sizes; then
+    those of the cost model or, without a cost model, of public figures of the GPU, the cheapest
+    first; then the fallback plan, which a fixed rule derives from the sizes.
 
     If the request is for a batch-invariant product, every plan is checked to add along k in the
     order that is pinned for n and k, and measured plans are not used.
@@ -50,7 +50,7 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
 
 def _pinned(request: PlanRequest, order: SummationOrder, wanted: Plan | None) -> Iterator[Plan]:
     """The plans for a batch-invariant product: those that add along k in the order `order`."""
-    # This module imports the checks of graphs, so it is not imported for other calls.
+    # `order_in_graph` imports the checks of graphs, which other calls do not need.
     from passes.choosing.order_in_graph import why_not
 
     for plan in request.plans() if wanted is None else (wanted,):

@@ -40,8 +40,8 @@ class Job(NamedTuple):
         request: the problem and the device.
         plan: the plan of the kernel.
         views, scalars: the arrays and numbers of a call, which decide the program of the kernel
-            that is compiled. Without arrays, it is the program for arrays whose addresses and rows
-            are multiples of 16 bytes.
+            that is compiled. Without arrays, the program for arrays whose addresses and rows are
+            multiples of 16 bytes is compiled.
     """
 
     request: PlanRequest
@@ -54,7 +54,7 @@ class Job(NamedTuple):
         """The cache key of a marker: an entry that is stored when this kernel has been compiled.
 
         If the kernel was deleted from the cache later but its marker was not, no worker compiles
-        the kernel again; the process that calls it does.
+        the kernel again; the process that calls the kernel compiles it.
         """
         r = self.request
         options = r.target, r.device, r.alignment, r.reads_c, self.plan.kernel, *self.unaligned

@@ -34,7 +34,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class ByRule:
-    """The explanation of a plan by a fixed rule, without a cost model and without predictions.
+    """The explanation of a plan that a fixed rule has chosen, without a cost model or predictions.
 
     Args:
         problem: the problem with its sizes.
@@ -163,16 +163,18 @@ class Tuned:
         ]
         preferred, times = self.prediction.best.plan, dict(self.measured.times)
         if preferred == self.plan:
-            found.append("The model prefers it too.")
+            found.append("The cost model prefers the same plan.")
         elif preferred in times:
             more = times[preferred] / self.measured.seconds - 1
-            found.append(f"The model prefers {preferred}, which took {more:.1%} longer.")
+            found.append(f"The cost model prefers {preferred}, which took {more:.1%} longer.")
         else:
-            found.append(f"The model prefers {preferred}, which was not measured.")
+            found.append(f"The cost model prefers {preferred}, which was not measured.")
         pairs = zip(times.values(), self.predicted, strict=True)
         if errors := [(seconds / x - 1) ** 2 for seconds, x in pairs if x is not None]:
             off = sqrt(sum(errors) / len(errors))
-            found.append(f"Its predictions of these plans are off by {off:.0%} (root mean square).")
+            found.append(
+                f"The model's times of the measured plans are off by {off:.0%} (root mean square)."
+            )
         return found
 
     def __str__(self) -> str:
@@ -216,7 +218,7 @@ def explain(
 
     Returns:
         The predictions of the cost model, with measured times if `tune=True` has measured the
-        problem; without a model, the plan by a fixed rule.
+        problem; without a cost model, the plan that a fixed rule has chosen.
 
     Raises:
         VerifyError: a size, a type or a count is not valid.
@@ -343,16 +345,16 @@ def _request(problem: Gemm, device: str, here: Mapping[str, Device]) -> PlanRequ
 
 
 def _here() -> Iterator[Device]:
-    """The GPUs of this machine that are new enough to run kernels."""
+    """The GPUs of this machine, except those that are too old to run kernels."""
     from codegen.targets.nvptx.driver import device, device_count
 
     for number in range(device_count()):
-        with suppress(CodegenError):  # `device` raises it for a GPU that is too old
+        with suppress(CodegenError):  # `device` raises CodegenError for a GPU that is too old
             yield device(number)
 
 
 def _why_no_times(found: PlanRequest) -> str:
-    """A sentence that says why no times are predicted for a plan by a fixed rule."""
+    """A sentence that says why no times are predicted for a plan that a fixed rule has chosen."""
     if found.target == CPU or found.target in modelled():
         return "No times are predicted: the cost model covers wgmma only."
     return (
@@ -372,8 +374,8 @@ def _why_no_model(found: PlanRequest) -> list[str]:
     tiles = int(size["l"] * ceil(size["m"] / rows) * ceil(size["n"] / columns))
     count = f"{tiles} tile{'' if tiles == 1 else 's'}"
     if found.target == CPU:
-        return [f"numpy arrays are multiplied on the CPU: {count} that the caches hold."]
-    rule = f"mma.sync multiplies what cp.async copies: {count} for {found.processors} SMs."
+        return [f"numpy arrays are multiplied on the CPU: {count}, which fit in the caches."]
+    rule = f"Kernels copy by cp.async, multiply by mma.sync: {count} for {found.processors} SMs."
     if found.target not in modelled():
         return [f"{found.device} ({found.target}) has no wgmma.", rule]
     return [

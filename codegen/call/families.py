@@ -14,8 +14,8 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["add", "family_of", "forget", "known", "plans_among"]
 
 FIRST = 4
-"""Largest number of plans that `plans_among` yields. Their kernels are built, so usually the first
-is launched, and the others are not needed."""
+"""Largest number of plans that `plans_among` yields. Their kernels are built, so usually the
+first plan is launched, and the others are not needed."""
 
 known: dict[Hashable, KernelFamily] = {}
 """The kernels that `warm` has built, by kind of problem and device."""
@@ -45,8 +45,8 @@ def family_of(request: PlanRequest) -> KernelFamily | None:
 def plans_among(request: PlanRequest) -> Iterator[Plan]:
     """Yield plans whose kernels `warm` has built, the cheapest by the cost model first.
 
-    Without a cost model, public figures of the GPU rank the plans. It yields nothing if the GPU has
-    neither.
+    Without a cost model, public figures of the GPU rank the plans. Without both, nothing is
+    yielded.
     """
     device, family = request.constants, family_of(request)
     if family is None:

@@ -2,7 +2,7 @@
 
 A cost model chooses the plan; nothing is measured unless `tune` is set. The kernel and grid of a
 call follow from its cache key: shapes, strides, types and device. A call with the key of an earlier
-one needs only a look-up and a launch.
+call needs only a look-up and a launch.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ def matmul(
     The first call with new shapes, types or strides chooses a plan, and compiles its kernel unless
     that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
 
-    If a PyTorch tensor requires a gradient, the result has one too: it is computed by the operators
-    of `codegen.torch`. They have neither `out`, `stream`, `tune`, `plan`, `background` nor
-    epilogues, so these are refused then, unless under `torch.no_grad()`.
+    If a PyTorch tensor requires a gradient, the operators of `codegen.torch` compute the result,
+    and it has a gradient too. Those operators have no arguments `out`, `stream`, `tune`, `plan`,
+    `background` and `epilogue`, so such a call with one of these arguments is refused. Under
+    `torch.no_grad()` no gradient is recorded, and all arguments may be passed.
 
     Args:
         a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Row-major and
@@ -76,9 +77,9 @@ def matmul(
             used in all products. Vectors and further batch axes are multiplied as by
             `numpy.matmul`. If there are several batch axes, and an operand is repeated along some
             of them but not along all, it is copied.
-        c: C, of the shape of D and any layout of A, needed if beta is not zero.
-        out: the array to write D to (m x n, or a batch), of any layout of A in which no elements
-            share an address; None makes a new array like `a`. Gaps are not written.
+        c: C, needed if beta is not zero. It has the shape of D, and any layout that A may have.
+        out: the array to write D to (m x n, or a batch), of any layout that A may have in which no
+            elements share an address; None makes a new array like `a`. Gaps are not written.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.
@@ -100,10 +101,10 @@ def matmul(
         rows, targets: i32 vectors of m entries on the device of A, by which rows are gathered and
             scattered: row i of the product is row `rows[i]` of A, and is written to row
             `targets[i]` of `out`, which must be given. A then has any number of rows. Entries must
-            be rows of A and of `out`, which kernels on GPUs do not check, and those of `targets`
-            must be distinct. Rows of `out` that are no target keep their values. On GPUs, gathering
-            needs `mma.sync`, because TMA loads adjacent rows. Only for single products and groups
-            of rows; excludes `tune`.
+            be numbers of rows of A and of `out`, which kernels on GPUs do not check, and entries of
+            `targets` must be distinct. Rows of `out` that are no target keep their values. On GPUs,
+            gathering needs `mma.sync`, because TMA loads adjacent rows. Only for single products
+            and groups of rows; excludes `tune`.
         parts: the order of the columns of B if the epilogue has several sums: `stacked` or
             `interleaved`, see `coordgraph.Gemm`.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
@@ -313,11 +314,12 @@ def grouped_matmul(
 
     Args:
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
-            `"k"` A (m x k, the columns of all groups) and B (k x n, their rows). GPU arrays, or
-            numpy arrays for the CPU. Column-major views, and gaps between rows and between the
-            matrices of B, are read in place as by `matmul`. B may be one expanded matrix.
+            `"k"` A (m x k, the columns of all groups) and B (k x n, the rows of all groups). GPU
+            arrays, or numpy arrays for the CPU. Column-major views, and gaps between rows and
+            between the matrices of B, are read in place as by `matmul`. B may be one expanded
+            matrix.
         offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
-            and the end of the last one. They must not decrease, and end at or before m (or k).
+            and the end of the last one. Entries must not decrease; the last is at most m (or k).
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
         c: C, of the shape of D; needed if beta is not zero.
         out: the row-major array to write D to: m x n, or groups x m x n with `"k"`; None makes a
@@ -342,7 +344,8 @@ def grouped_matmul(
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
-            not fit; nothing was launched. No plans are known for lists of products (`"mnk"`).
+            not fit; nothing was launched. `group_axis="mnk"` (a list of products) is refused, since
+            no plans are known for it.
         CodegenError: there is no GPU, or it cannot multiply this type, or cannot use `plan`.
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """

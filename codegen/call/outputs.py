@@ -1,6 +1,6 @@
 """The arrays that a call of a kernel returns: D, or D and all other outputs of the epilogue.
 
-If the epilogue does not store D, None takes its place.
+If the epilogue does not store D, None is returned in place of D.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def finished(function: EpilogueFunction, found: Any, stream: Any = None) -> Any:
     """Finish reductions: combine the results of all tiles of a row, or of D, to one element.
 
     A kernel stores one result for each row of each macro tile. The array's own library reduces
-    them, on the stream of the launch. The result of this function is what the call returns: D, or a
-    tuple of D (None if it is not stored) and other outputs.
+    these results, on the stream of the launch. The result of this function is what the call
+    returns: D, or a tuple of D (None if it is not stored) and other outputs.
 
     Args:
         function: the epilogue.

@@ -22,7 +22,7 @@ MOST_WORK = 10_000
 
 
 def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D",)) -> None:
-    """Raise LaunchError if an output overlaps another tensor; call it after checking layouts.
+    """Raise LaunchError if an output overlaps another tensor; layouts must have been checked.
 
     D may be the same memory as C or another epilogue operand with D's type, shape and strides.
 

@@ -26,9 +26,10 @@ def quick_key(
 ) -> Hashable:
     """A key that is equal for calls with the same checks and the same launch, or None.
 
-    It takes only attributes of PyTorch's tensors, and the identity of the epilogue, whose hash
-    costs more. The result is None for other arrays, for groups, for products with tables of rows,
-    to measure plans, for epilogues that reduce rows, and if an operand requires a gradient.
+    The key is made of attributes of PyTorch's tensors, and of the identity of the epilogue, because
+    hashing the epilogue takes longer. The result is None for arrays of other libraries, for groups,
+    for products with tables of rows, with `tune=True`, for epilogues that reduce rows, and if an
+    operand requires a gradient.
 
     Args:
         epilogue: the epilogue.

@@ -1,6 +1,6 @@
 """`PlanRequest`: everything that the choice of a plan depends on, and the plans to choose from.
 
-`matmul` makes one from its arrays, `explain` from sizes and the name of a device.
+`matmul` makes a `PlanRequest` from its arrays, `explain` from sizes and the name of a device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ EACH, SHARED = "data-parallel", "data-parallel{persistent=true}"
 """Pipelines of simple plans. EACH launches a workgroup for every tile; in SHARED a fixed number of
 persistent workgroups share the tiles."""
 MOST_BY_FIGURES = 8
-"""Largest number of plans that public figures of a GPU rank."""
+"""Largest number of plans that are ranked by public figures of a GPU: its clock, operations per
+cycle, memory bandwidth and so on, from data sheets."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class PlanRequest:
     def instructions(self) -> str:
         """The instructions of `lowering`, such as `wgmma`; '' on the CPU.
 
-        They are a part of the kernel's cache key.
+        The instructions are a part of the kernel's cache key.
         """
         return "" if (found := self.lowering) is None else found.instructions
 
@@ -96,10 +97,10 @@ class PlanRequest:
 
     @cached_property
     def figures(self) -> GpuFigures | None:
-        """The public figures of a GPU without a cost model, from which plans are ranked.
+        """The public figures of a GPU without a cost model, by which plans are ranked.
 
-        None if the GPU has no file of figures, for operands that are not aligned to 16 bytes, and
-        for batch-invariant products, whose plans must not depend on m.
+        The result is None if the GPU has no file of figures, if operands are not aligned to 16
+        bytes, and for batch-invariant products, whose plans must not depend on m.
         """
         lowering = self.lowering
         if lowering is None or self.invariant or self.alignment < ALIGNED_BYTES:
@@ -111,9 +112,9 @@ class PlanRequest:
     def order(self) -> SummationOrder | None:
         """The order of additions along k that every plan must have; None if any order may be used.
 
-        It depends on n, k, the element types and the layout, and on the multiply instructions. It
-        is None if the product is not batch invariant, or if it sums integers, which are exact in
-        every order.
+        The order depends on n, k, the element types and the layout, and on the multiply
+        instructions. The result is None if the product is not batch invariant, or if it sums
+        integers, which are exact in every order.
         """
         if not self.invariant or not dtype(self.gemm.accumulator).is_float:
             return None
@@ -128,7 +129,7 @@ class PlanRequest:
 
     @property
     def simple_plan(self) -> Plan:
-        """A plan by a fixed rule from the sizes and the number of SMs, without a cost model."""
+        """The plan that a fixed rule derives from the sizes and the number of SMs."""
         plan = self._by_rule
         if self.order is not None:
             # The order also pins the instructions. If they are wgmma, the tile is that of
@@ -142,7 +143,7 @@ class PlanRequest:
 
     @property
     def _by_rule(self) -> Plan:
-        """The plan by the fixed rule of the lowering; groups are taken to have average sizes."""
+        """The plan of the lowering's fixed rule; groups are taken to have average sizes."""
         size = extents(self.gemm, self.batches)
         m, n, k = (ceil(size[axis]) for axis in "mnk")
         if (lowering := self.lowering) is None:
@@ -164,13 +165,12 @@ class PlanRequest:
         return self.any_size, self.target, self.instructions, self.reads_c, only
 
     def plans(self) -> Iterator[Plan]:
-        """Candidate plans: those of the cost model, the best first, then a fallback.
+        """Candidate plans, the best first; the last plan is the fallback, `simple_plan`.
 
-        The fallback is `simple_plan`, which is computed from the sizes alone. Before it come the
-        plans that public figures of the GPU rank if the lowering or the element types have no cost
-        model; without such figures it is the only plan. If `order` is not None, the cost
-        model ranks only plans with this order of additions, and the fallback is made with it.
-        `passes.choosing.order_in_graph` checks the order on the scheduled graph of a plan.
+        The cost model ranks the plans before the fallback. If the lowering or the element types
+        have no cost model, public figures of the GPU rank them. Without figures too, the fallback
+        is the only plan. If `order` is not None, all plans of the cost model and the fallback add
+        in this order; `passes.choosing.order_in_graph` checks the scheduled graph of a plan for it.
         """
         if (device := self.constants) is not None:
             limits: dict[str, Any] = {"batches": self.batches, "order": self.order}

@@ -21,7 +21,7 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["StandIn", "stand_in"]
 
 UNREPEATABLE = "atomic"
-"""The reduction whose results differ from run to run. It is used only if the caller asks for it."""
+"""The reduction whose results differ from run to run; plans have it only if the caller asks."""
 
 _parsed = lru_cache(1024)(Plan.parse)
 
@@ -74,8 +74,9 @@ def stand_in(
 def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
     """The best plan for a request, by the cost model, among plans whose kernels are loaded.
 
-    If the model ranks none of them, it is the plan that computes the fewest elements outside the
-    matrices, and of several such plans the one with the largest tile. None if no plan is allowed.
+    If the model ranks none of them, the result is the plan that computes the fewest elements
+    outside the matrices, and of several such plans the one with the largest tile. None if no plan
+    may be used.
     """
     device = request.constants
     if device is not None and loaded:
@@ -101,10 +102,10 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
-    """Whether a plan adds along k in the order of the request; True if it allows every order."""
+    """Whether a plan adds along k in the order that the request pins; True if it pins none."""
     if request.order is None:
         return True
-    # This module imports the checks of graphs, so it is not imported for other calls.
+    # `order_in_graph` imports the checks of graphs, which other calls do not need.
     from passes.choosing.order_in_graph import why_not
 
     return why_not(request.order, plan, request.gemm) is None

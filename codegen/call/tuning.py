@@ -49,7 +49,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
         return
     _refuse_capture(stream)
     if request.constants is None and request.figures is None:
-        return  # without a cost model there is only one plan, so there is nothing to measure
+        return  # there is only one plan, so there is nothing to compare
     with (
         opened(request, views) as bench,
         CompileWorkers(request) as workers,

@@ -57,7 +57,7 @@ class TensorView:
     def leading_dimension(self) -> int:
         """Distance in elements from one row of a matrix to the next.
 
-        For a vector or a matrix of one row it is the number of elements of the row.
+        The result for a vector or a matrix of one row is the number of elements of the row.
         """
         one_row = len(self.shape) == 1 or self.shape[-2] < 2
         return self.shape[-1] if one_row or not self.shape[-1] else self.strides[-2]
@@ -66,8 +66,8 @@ class TensorView:
     def rows_follow(self) -> bool:
         """Whether this is a batch that can be read as one matrix with more rows.
 
-        It can if all consecutive rows are the same distance apart, also from the last row of a
-        matrix to the first row of the next.
+        That is so if all consecutive rows are the same distance apart, also from the last row of a
+        matrix to the first row of the next matrix.
         """
         if len(self.shape) < len("lmn"):
             return False
@@ -81,7 +81,7 @@ class TensorView:
     def matrix_stride(self) -> int:
         """Distance in elements from the start of one matrix of a batch to the start of the next.
 
-        If the batch has a single matrix, it is the number of rows times the leading dimension.
+        The result for a batch of one matrix is the number of rows times the leading dimension.
         """
         return self.strides[0] if self.shape[0] != 1 else self.shape[-2] * self.leading_dimension
 

@@ -2,8 +2,8 @@
 
 If D has no element, or no row that belongs to a group, nothing is launched. If k is 0, every sum of
 products is 0, so D is the epilogue of 0: zeros or `beta·C` by default. Kernels need k of at least
-1, so they multiply matrices of zeros then. Alpha is replaced by 0 too, so that an infinite alpha
-does not give NaN.
+1, so for k = 0 they multiply matrices of zeros. Alpha is replaced by 0 too, so that an infinite
+alpha does not give NaN.
 """
 
 from __future__ import annotations

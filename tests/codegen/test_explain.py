@@ -331,7 +331,11 @@ def test_what_was_tuned_is_told(order: int, monkeypatch: pytest.MonkeyPatch):
         f"{plans[0]} is remembered: tune=True measured 1000 µs (77 TFLOP/s), the least of 12"
         in text
     )
-    last = "The model prefers it too." if order == 1 else f"{before.best.plan}, which took 1100.0%"
+    last = (
+        "The cost model prefers the same plan."
+        if order == 1
+        else f"{before.best.plan}, which took 1100.0%"
+    )
     assert last in text
     assert "off by" in text
     assert text.endswith(before.page)

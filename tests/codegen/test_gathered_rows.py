@@ -140,7 +140,7 @@ def test_wrong_tables_are_refused():
     wrong: dict[str, tuple[Any, str]] = {
         "rows": (given["rows"] + ROWS_A, rf"rows\[\d+\] = \d+ is larger than {ROWS_A - 1}"),
         "targets": (given["targets"][:-1], r"targets has the shape \(36,\)"),
-        "out": (None, "argument 'out' is missing, whose rows the table targets numbers"),
+        "out": (None, "argument 'out' is missing, but targets holds numbers of rows of out"),
     }
     for name, (value, why) in wrong.items():
         with pytest.raises(LaunchError, match=why):
@@ -263,7 +263,10 @@ def test_refusals_of_matmul_say_what_to_pass():
     given, _ = call("both", False)
     a, b, rows, targets = (given[name] for name in ("a", "b", "rows", "targets"))
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"targets": targets}, "argument 'out' is missing, whose rows the table targets numbers"),
+        (
+            {"targets": targets},
+            "argument 'out' is missing, but targets holds numbers of rows of out",
+        ),
         ({"rows": rows.astype(np.int64)}, r"convert it by rows\.to\(torch\.int32\)"),
         ({"rows": [0, 1]}, "rows is a list, which is no array"),
         ({"rows": rows, "tune": True}, "leave out tune"),

@@ -2,8 +2,8 @@
 
 The on-disk cache stores PTX. The driver assembles PTX, and caches the result itself (CUDA
 Programming Guide, "Just-in-Time Compilation"). The cache does not store cubins: only the driver's
-linker returns cubins, and the linker's code is slower than the driver's, because it is relocatable:
-it has no setmaxnreg, and waits for each wgmma before it issues the next wgmma.
+linker returns cubins, and the linker's code is relocatable and therefore slower: relocatable code
+has no setmaxnreg, and waits for each wgmma before the next wgmma is issued.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class Builder:
     def _allowed(self, options: Pass) -> tuple[Lowering, ...]:
         """The lowerings that may be used if the caller passes options for one of them.
 
-        The first one is the lowering to which the options belong. The architecture's more general
-        lowerings follow.
+        The first item of the result is the lowering to which the options belong. The architecture's
+        more general lowerings follow.
 
         Raises:
             CodegenError: the architecture has no lowering for these options, or the lowering
@@ -233,7 +233,7 @@ class Builder:
         return last.variant(alignment, reads_c=reads_c)
 
     def program(self, variant: Variant) -> CudaProgram:
-        """The program of a variant. `load` may replace it by one that needs fewer registers."""
+        """The program of a variant. `load` may replace the program by one with fewer registers."""
         if variant not in self.programs:
             self.programs[variant] = self._program(variant)
         return self.programs[variant]
@@ -250,10 +250,10 @@ class Builder:
         )
 
     def load(self, where: Device, variant: Variant) -> Loaded:
-        """Load the program of a variant on a GPU, from the cache on disk if it is there.
+        """Load the program of a variant on a GPU, with PTX from the cache on disk if stored there.
 
         Raises:
-            CodegenError: the driver cannot assemble the program, or spills its registers.
+            CodegenError: the driver cannot assemble the program, or registers spill.
         """
         key = self._key(variant)
         if key is None:
@@ -280,7 +280,7 @@ class Builder:
             return None
 
     def _load_cached(self, where: Device, variant: Variant) -> Loaded | None:
-        """Load a variant's PTX from the cache on disk; None if it is missing or spills."""
+        """Load a variant's PTX from the cache on disk; None if it is missing or registers spill."""
         found = self._cached(variant)
         if found is None:
             return None

@@ -51,17 +51,17 @@ LOW_BITS = ALIGNED_BYTES - 1
 NOTHING: tuple[Hashable, int] = (None, 0)
 """(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
-"""The key of the buffer of zeros that calls with k = 0 read as A and B. It is used in place of a
-tensor's name and of a stream, because calls on all streams share the buffer."""
+"""The key of the buffer of zeros that calls with k = 0 read as A and B. It replaces the names of
+tensor and stream in the key of the buffer, because calls on all streams share the buffer."""
 NARROW = Vectors(1, 1, 1)
-"""The access widths, in elements, for tensors that are not aligned to 16 bytes: one element."""
+"""The access widths for tensors that are not aligned to 16 bytes: one element per access."""
 
 
 class CudaKernel(Kernel):
     """A GEMM kernel for the tensor cores of NVIDIA GPUs.
 
-    A kernel has several variants, which are compiled programs. The widest variant moves 16 bytes an
-    access, and serves tensors whose addresses and contiguous extents are multiples of 16 bytes.
+    A kernel has several variants, which are compiled programs. The widest variant moves 16 bytes
+    per access, and serves tensors whose addresses and contiguous extents are multiples of 16 bytes.
     Variants for other tensors are compiled at their first use.
 
     The first call with tensors of certain shapes, types and alignments is checked in full. The
@@ -405,7 +405,7 @@ class CudaKernel(Kernel):
             reads_c: whether the code is for calls that pass C.
 
         Raises:
-            CodegenError: the driver cannot assemble the code, or spills its registers.
+            CodegenError: the driver cannot assemble the code, or registers spill.
         """
         self._load(where, self._builder.variant(self._builder.aligned, reads_c=reads_c))
 
@@ -427,7 +427,10 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """Which workgroups a workgroup waits for, by number: none, lower, higher or mixed."""
+        """Whether workgroups wait for workgroups with `lower` or with `higher` numbers.
+
+        `none` if no workgroup waits, `mixed` if both occur or nothing is proved.
+        """
         return wait_direction(self.graph)
 
     @property

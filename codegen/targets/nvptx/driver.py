@@ -34,7 +34,7 @@ __all__ = [
 
 @cache
 def bindings() -> Any:
-    """The module `cuda.bindings.driver`, imported at the first call: it may not be installed."""
+    """The module `cuda.bindings.driver`, imported at the first call: the package may be missing."""
     return import_module("cuda.bindings.driver")
 
 

@@ -30,12 +30,13 @@ class Facts:
         cluster: number of CTAs in one workgroup of the schedule (a cluster); 1 without clusters.
         overlaps: whether the kernel itself waits for earlier launches, so that it may start before
             they end.
-        waits: which workgroups a workgroup waits for, by number: none, lower, higher or mixed.
+        waits: whether workgroups wait for workgroups with `lower` or with `higher` numbers; `none`
+            if no workgroup waits, `mixed` if both occur or nothing is proved.
         bytes_in_flight: number of bytes of operands that a thread's epilogue loads before it uses
             them.
         boxes: for each tensor that TMA copies, the shapes of its TMA boxes; each shape has a tensor
             map.
-        parameters: the parameters of a launch, and the values that follow from them.
+        parameters: the parameters of a launch, and the values that are computed from them.
         tensors: all tensors, in the order of the kernel's arguments.
         grid: the number of workgroups of the schedule, as an expression in the parameters.
         floats: (name, type) of each scalar operand of the epilogue; the type is f32 or i32.
@@ -84,7 +85,8 @@ class Facts:
     def together(self) -> bool:
         """Whether all workgroups of a launch must be resident at once.
 
-        They must if one of them may wait for a workgroup of a higher number.
+        That is needed if a workgroup may wait for a workgroup with a higher number, which may start
+        later.
         """
         return self.waits in ("higher", "mixed")
 

@@ -25,8 +25,8 @@ __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 WIDEST = Vectors()
 """The access widths of a program that accesses every tensor 16 bytes at a time."""
 VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
-"""PTX versions, times ten (PTX ISA). VECTOR_REDUCTIONS: the first one with `red` for vectors.
-WRITTEN_MAPS: the first one with `tensormap.replace`."""
+"""PTX versions, times ten (PTX ISA). VECTOR_REDUCTIONS: the first version with `red` for
+vectors. WRITTEN_MAPS: the first version with `tensormap.replace`."""
 MOST_BYTES_IN_FLIGHT = 32
 """The most bytes of operands that a thread's epilogue loads before it uses them."""
 
@@ -41,7 +41,7 @@ class CudaProgram:
         vectors: how many elements of each tensor one access moves.
         instructions: the name of the lowering, `mma.sync` or `wgmma`; '' means the architecture's
             last lowering, which takes tensors of any alignment.
-        reads_c: whether launches may pass C. If not, larger tiles may fit in registers.
+        reads_c: whether launches may pass C. Without C, larger tiles may fit in registers.
         watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
@@ -133,7 +133,7 @@ class CudaProgram:
         """The lines of the PTX, each with the number of the operation it was generated from.
 
         An operation's number is its position in preorder; 0 stands for the kernel itself. The
-        instructions are those of `ptx`.
+        instructions are the same as in `ptx`.
         """
         from codegen.emit.operation_lines import OperationLines, operation_of_lines
 

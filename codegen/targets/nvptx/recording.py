@@ -55,7 +55,7 @@ class _Noted:
         if latest.alone:
             with call.function.device.current():
                 _refuse_capture(stream)
-                # The buffer is zeroed, because roles that record nothing do not write their part.
+                # Zero the buffer: a warpgroup that records nothing does not write its part of it.
                 buffer = call.workspace(stream, TIMELINE)
                 cuda("cuMemsetD32Async", buffer, 0, prod(call.records), stream)
                 cuda("cuStreamSynchronize", stream)

@@ -1,4 +1,4 @@
-"""How many elements of each tensor one access of a kernel may move, for the arrays of a call."""
+"""Computes how many elements of each tensor a kernel may move in one access."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def access_widths(
             stored.
         most: the widest accesses that the element types allow.
         along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
-        boxed: the tensors of `along_rows` that TMA loads, if all of these are aligned to 16 bytes.
+        boxed: the tensors of `along_rows` that TMA loads, provided that all tensors in `boxed` are
+            aligned to 16 bytes.
         part: if the epilogue has several sums, and each row of B holds the columns for the first
             sum, then those for the second, and so on: the number of columns for one sum. Else 0.
     """

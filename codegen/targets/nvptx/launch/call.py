@@ -21,7 +21,7 @@ from coordgraph.tensors import Role, Tensor, dtype
 __all__ = ["CheckedCall", "Depthless", "Idle", "Launches", "Loaded", "Pointers", "other_operands"]
 
 ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
-"""The tensors at the start of the list of a call's pointers, in order; other operands follow."""
+"""The tensors whose pointers come first, in this order, in a call's list of pointers."""
 NUMBER = len(ARGUMENTS)
 """Number of tensors in `ARGUMENTS`."""
 Pointers = tuple[int, ...]
@@ -243,7 +243,7 @@ class CheckedCall:
     ) -> None:
         """Fill an argument table and launch; the kernel's device must be current."""
         places = table.pointers
-        # In repeated launches the table usually holds these addresses already.
+        # In repeated launches the table usually holds the addresses of `pointers` already.
         if pointers != table.filled:
             for place, source, shift in self._places:
                 places[place] = pointers[source] + shift
@@ -310,7 +310,7 @@ class Depthless:
     def overlaps(self, pointers: Pointers) -> bool:
         """Whether the address ranges of an output and another tensor, except A and B, overlap.
 
-        A and B are empty, so the zeros in their place are passed instead.
+        A and B are empty; the zeros that replace A and B overlap no other tensor.
         """
         return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
 

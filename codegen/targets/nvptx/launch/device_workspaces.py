@@ -1,10 +1,10 @@
 """Workspaces in GPU memory: buffers for partial sums and flags, one set for each stream.
 
 Flags, and partial sums for atomic additions, are zeroed once; every launch leaves them zero. Two
-streams never share a workspace. A stream and a CUDA graph captured on it do not share one either,
-since the graph may be replayed on any stream: each capture gets a workspace of its own, which is
-freed with the kernel. The handle of the per-thread default stream means another stream in every
-thread, so its workspaces are kept for each thread.
+streams never share a workspace. A stream and a CUDA graph captured on it do not share a
+workspace either, since the graph may be replayed on any stream: each capture gets a workspace of
+its own, which is freed with the kernel. The handle of the per-thread default stream means another
+stream in every thread, so each thread has its own workspaces for this handle.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Functions = dict[tuple[int, Variant], Loaded]
 
 released = deque[tuple[Functions, dict[int, Workspaces]]]()
 """The loaded code and the workspaces of kernels that no longer exist. Appending to a deque is
-atomic, so that the garbage collector may do it in any thread."""
+atomic, so that the garbage collector may append in any thread."""
 
 
 def release(functions: Functions, workspaces: dict[int, Workspaces]) -> None:
@@ -36,8 +36,8 @@ def free_released(stream: int | None = None) -> None:
     """Free the workspaces and unload the code of all released kernels, after their launches.
 
     Args:
-        stream: the stream of the next launch; if it captures a CUDA graph, nothing is freed. None
-            if the caller knows that nothing is captured.
+        stream: the stream of the next launch; if this stream captures a CUDA graph, nothing is
+            freed. None if the caller knows that nothing is captured.
     """
     if not released or (stream is not None and is_capturing(stream)):
         return
@@ -45,7 +45,7 @@ def free_released(stream: int | None = None) -> None:
         while released:
             try:
                 functions, workspaces = released.popleft()
-            except IndexError:  # another thread has freed it
+            except IndexError:  # another thread has taken the last kernel
                 return
             _free(functions, workspaces)
 

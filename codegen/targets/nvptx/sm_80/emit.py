@@ -50,8 +50,8 @@ TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
 def _alignment(memory: Shared, size: int) -> int:
     """The alignment in bytes of a shared-memory allocation of `size` bytes.
 
-    It is 8 for mbarriers, 1024 for tiles of a tensor, and for other allocations the largest power
-    of two that divides `size`, but at least 16 and at most 128.
+    The alignment is 8 for mbarriers, 1024 for tiles of a tensor, and for other allocations the
+    largest power of two that divides `size`, but at least 16 and at most 128.
     """
     if memory.barriers:
         return BARRIER_BYTES
@@ -104,7 +104,7 @@ class CudaWalker(TableWalker):
                 argument.add_attribute("noalias")
         for tensor, boxes in self.boxes.items():
             for number in range(len(boxes)):
-                # A __grid_constant__ parameter, because TMA reads it in parameter memory.
+                # TMA reads the tensor map in parameter memory, so it is a __grid_constant__.
                 name = map_argument(tensor, number)
                 argument = self._add_argument(name, TENSOR_MAP.as_pointer())
                 argument.attributes.align = 64
@@ -181,7 +181,7 @@ class CudaWalker(TableWalker):
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """The multiplier and shift for division by `divisor`; None if it varies during a launch.
+        """The multiplier and shift for division by `divisor`; None if the divisor may vary.
 
         For a divisor that is constant during a launch, the host computes multiplier and shift. The
         first division by a divisor adds both to the kernel's arguments.
@@ -253,7 +253,7 @@ class CudaWalker(TableWalker):
         with self._scoped():
             if self.narrow:
                 # A tile takes many narrow copies, and a thread has too few registers for the
-                # addresses of all of them at once, so LLVM must not compute these in advance.
+                # addresses of all copies at once, so LLVM must not compute them in advance.
                 self._hide(self._place_symbols(node, op.source))
             self._copy_elements(node, op)
 
@@ -264,7 +264,7 @@ class CudaWalker(TableWalker):
         size = op.width * self._element(op.source).bytes
         whole, found = (And.make_args(node.place(d).guard) for d in (op.destination, op.source))
         if {*found} <= {*whole}:
-            inside = True  # `exists` implies it
+            inside = True  # `exists` implies `inside`
         if exists is True:
             self._copy(source, target, inside, size, op)
             return

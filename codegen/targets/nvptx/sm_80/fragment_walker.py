@@ -283,8 +283,8 @@ class FragmentWalker(Walker):
             else:
                 values = [emit.constant(0, kind)]
             operands[operand.name] = values
-        # `ptx.pinned` makes LLVM and ptxas compute one register after another. Otherwise they
-        # compute many at once; the temporary values need too many registers, which are spilled.
+        # `ptx.pinned` makes LLVM and ptxas compute one register after another. Otherwise LLVM and
+        # ptxas compute many at once, and spill the registers of the temporary values.
         pinned = bool(op.sources) or op.function.registers > 0
         stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
         sums = {
@@ -342,7 +342,7 @@ class FragmentWalker(Walker):
         Args:
             node: the operation; its loop indices select the elements.
             tensor: the operand.
-            memory: the dimension of the memory that holds it, in shared or global memory.
+            memory: the dimension of the shared or global memory that holds the operand.
             width: how many elements are loaded.
             kind: the type in which the epilogue computes with the elements.
             optional: whether a launch may leave the operand out.
@@ -387,7 +387,7 @@ class FragmentWalker(Walker):
         return known[key]
 
     def _read(self, address: ir.Value, bits: int, guard: Any) -> ir.Value:
-        """Emit a load of an integer of `bits` bits; it is 0 if `guard` is false (padding)."""
+        """Emit a load of an integer of `bits` bits, whose value is 0 if `guard` is false."""
         if guard is False:
             return ir.Constant(ir.IntType(bits), 0)
         if guard is True:

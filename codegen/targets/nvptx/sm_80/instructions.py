@@ -58,7 +58,7 @@ class Instructions:
         """Emit inline assembly.
 
         Impure assembly clobbers memory, and is convergent: LLVM must not duplicate it into both
-        sides of a branch. Many of these instructions must be executed by all lanes of a warp
+        sides of a branch. Many impure instructions must be executed by all lanes of a warp
         together.
 
         Args:
@@ -77,9 +77,9 @@ class Instructions:
         return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """A copy of `value` by inline assembly, about which LLVM's optimiser knows nothing.
+        """A copy of `value` that is made by inline assembly.
 
-        LLVM therefore cannot hoist or fold expressions that use the copy.
+        LLVM knows nothing about the copy, so it cannot hoist or fold expressions that use the copy.
         """
         bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
         kind = ir.FunctionType(value.type, [value.type])
@@ -264,7 +264,7 @@ class Instructions:
     def signal(self, flag: ir.Value, value: ir.Value, order: str) -> None:
         """Emit a store to a flag with a memory order and scope, such as `release.gpu`.
 
-        A release also covers writes of other threads that a barrier orders before it.
+        A release also covers writes of other threads that a barrier orders before the release.
         """
         text = f"st.{order}.global.u32 [$0], $1;"
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
@@ -305,7 +305,7 @@ class Instructions:
         """Emit an atomic increment of a counter, and return its old value, a ticket.
 
         The counter becomes 0 after the ticket `last` (PTX ISA, "atom": `.inc`). The order is
-        relaxed, because the ticket itself is all that the increment passes on.
+        relaxed, because the increment need not make other writes visible.
         """
         text = "atom.relaxed.gpu.global.inc.u32 $0, [$1], $2;"
         return self.asm(text, "=r,l,r", [counter, last], I32, pure=False)

@@ -53,7 +53,7 @@ class RowReductionWalker(FragmentWalker):
         return self._row(node, fragment, dims, reduces[fragment])[0]
 
     def emit_StartRows(self, node: Node, op: ops.StartRows) -> None:
-        """Emit the running reduction of no elements."""
+        """Emit stores of the value of a reduction over no elements, such as 0 for a sum."""
         slots = self._row(node, op.fragment, op.registers, op.reduce)
         for slot, value in zip(slots, RUNNING[op.reduce].identity, strict=True):
             self.builder.store(ir.Constant(F32, value), slot)

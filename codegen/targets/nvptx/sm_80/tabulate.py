@@ -1,6 +1,7 @@
-"""Emits the computation of derived tables in shared memory, and of parameters that read tables.
+"""Emits the computation of derived tables, and of parameters that are read from tables.
 
-One warp computes one table: prefix sums, or a sort.
+A kernel computes derived tables in shared memory, from tables in global memory. One warp computes
+one table: prefix sums, or a sort.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class TableWalker(RowReductionWalker):
         """Emit the computation of a table that lists indices by descending value of `table.step`.
 
         Each lane has one index, and counts the indices that precede it in that order; the count is
-        the place of the lane's index in the table. The arguments are those of `_add_up`.
+        the position of the lane's index in the table. The arguments are those of `_add_up`.
         """
         b, zero, none = self.builder, ir.Constant(I32, 0), ir.Constant(I32, -1)
 

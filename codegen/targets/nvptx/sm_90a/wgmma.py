@@ -291,7 +291,7 @@ class HopperInstructions(Instructions):
 
         Args:
             shared: the address in shared memory of one row of one matrix.
-            values: for each matrix, a 32-bit register with two elements of it.
+            values: for each matrix, a 32-bit register with two elements of the matrix.
             trans: whether to store the transposes of the matrices.
         """
         count, suffix = len(values), ".trans" if trans else ""
@@ -340,7 +340,7 @@ class HopperInstructions(Instructions):
         _, shape, kind = instruction.split(".")
         count = len(acc)
         registers = ",".join(f"${i}" for i in range(count))
-        # For floats wgmma has two operands, 1 or -1, that scale A and B; for integers it has none.
+        # For floats wgmma has two operands, 1 or -1, that scale A and B. For integers it has none.
         signs = (1, 1) if sums.is_float else ()
         more = "".join(f", {int(x)}" for x in (*signs, *transposes))
         text = (
@@ -377,8 +377,8 @@ class HopperInstructions(Instructions):
         """
         count, letter = len(acc), f"={ptx_letter(sums)}"
         constraints = ",".join([*[letter] * count, *map(str, range(count)), *filter(None, [more])])
-        # A named struct type, because LLVM IR would repeat the text of an unnamed one, with up to
-        # 256 elements, at the extraction of every element.
+        # The struct type has a name, because LLVM IR would repeat the text of an unnamed type, with
+        # up to 256 elements, at the extraction of every element.
         kind = acc[0].type
         struct = self.builder.module.context.get_identified_type(f"{kind}.{count}")
         if struct.is_opaque:
