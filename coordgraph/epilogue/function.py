@@ -23,7 +23,7 @@ __all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
 class EpilogueFunction:
     """An epilogue: computes each element of D from one or several sums of products and operands.
 
-    It may compute the elements of further outputs from the same values.
+    The function may also compute elements of further outputs from the same values.
 
     Args:
         name: the name of the Python function.
@@ -35,7 +35,7 @@ class EpilogueFunction:
         outputs: the outputs besides D, each with the name of its value.
         sums: the names of the sums of products: `acc`, or the names of several sums, one for each
             part of B's columns, as in `silu(gate) * up`.
-        stores_d: whether D is stored. If it is not, the outputs are all that the function computes.
+        stores_d: whether D is stored; if not, `outputs` has all that the function computes.
     """
 
     name: str
@@ -309,7 +309,10 @@ class EpilogueFunction:
         return found.pop() if len(found) == 1 and self.result != name else ""
 
     def vanishes(self, value: Argument, name: str) -> bool:
-        """True if the steps prove that `value` is 0 whenever the operand `name` is 0."""
+        """True if the steps prove that `value` is 0 whenever the operand `name` is 0.
+
+        Other values are assumed to be finite, and divisors not to be 0.
+        """
         zeros: set[Argument] = {name}
         for number, step in enumerate(self.steps):
             if known(step.operation).zero_with(tuple(a in zeros for a in step.arguments)):

@@ -172,7 +172,7 @@ class Elementwise:
         return kinds[0]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the operation's result is certainly 0.
+        """True if the operation's result is 0, provided that all arguments are finite.
 
         Args:
             zeros: for each argument, True if it is known to be 0.

@@ -133,7 +133,7 @@ class Accumulators:
 
         Args:
             name: the accumulator's name.
-            tile: the output tile; None if it is padding, of which nothing is stored.
+            tile: the output tile; None if it is padding, which is not stored.
         """
         self._check(name, "stores", _State.FINISHED)
         self._check_tile(name, "stores", tile)

@@ -59,7 +59,7 @@ class Slots:
 class Formula:
     """Integer expressions and conditions, compiled to one Python function of an `Environment`.
 
-    `roots` has the expressions and conditions. They are compiled when they are first evaluated.
+    `roots` has the expressions and conditions, which are compiled when they are first evaluated.
     """
 
     __slots__ = ("_columns", "_function", "_places", "_symbols", "roots")

@@ -99,7 +99,7 @@ class Program:
     def tiles(self) -> Formula:
         """Formula for the numbers of macro tiles in m, n and k.
 
-        In a batch, the number of products comes before them. If macro tiles have several shapes,
+        In a batch, the number of products comes first. If macro tiles have several shapes,
         the numbers count unit tiles: a unit tile is the largest tile that divides every shape.
         """
         coordinates = self.graph.coordinates

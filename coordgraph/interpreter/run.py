@@ -72,8 +72,8 @@ def interpret(
         graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
         a, b: the inputs, with the element types and numbers of axes of the graph's tensors.
         c: the operand C of the epilogue; it is read only if beta is not zero.
-        alpha, beta: scalars of the epilogue, rounded to the accumulator's type. They must be whole
-            numbers if that type is an integer.
+        alpha, beta: scalars of the epilogue, rounded to the accumulator's type; if that type is an
+            integer type, alpha and beta must be whole numbers.
         parameters: launch arguments that do not follow from the arrays, such as `workgroups`.
         tables: the tables that the graph reads, by name: `offsets` for groups; `m_offsets`,
             `n_offsets` and `k_offsets` for a list of products.

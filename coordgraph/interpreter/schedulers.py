@@ -124,7 +124,7 @@ def scheduler_of(given: Any) -> Scheduler:
     The argument is a scheduler, a name in `SCHEDULERS`, or None for `InOrder`.
 
     Raises:
-        LaunchError: the argument is none of these.
+        LaunchError: the argument is neither a scheduler, nor a name in `SCHEDULERS`, nor None.
     """
     found: Any = given
     if given is None:

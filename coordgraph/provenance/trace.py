@@ -86,8 +86,8 @@ def _sources(
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
     """The ids of the nearest dimensions that existed before the pass that added `name`.
 
-    The function first searches upstream, toward the tensors. If it finds none, as for a new
-    workspace, it searches downstream, and at last along edges in both directions.
+    The function first searches upstream, toward the tensors. If no such dimension is upstream, as
+    for a new workspace, the function searches downstream, then along edges in both directions.
     """
     return (
         _reached(name, before, after, (True,))

@@ -28,13 +28,13 @@ class HtmlReport:
 
     Args:
         data: the numbers and texts that the page shows, as plain data for JSON. The page's scripts
-            only draw them.
+            only draw these data.
     """
 
     data: dict[str, Any]
 
     def html(self) -> str:
-        """The HTML page as text. It makes no network requests."""
+        """The HTML page as text; the page makes no network requests."""
         return fill(
             _part("page.html"),
             {

@@ -81,7 +81,7 @@ class Picture:
     def _name(self, wanted: str) -> str:
         """An unused Mermaid name for a node, similar to `wanted`.
 
-        It has only letters, digits and underscores, and is no word that Mermaid reserves.
+        The name has only letters, digits and underscores, and is no word that Mermaid reserves.
         """
         name = re.sub(r"[^A-Za-z0-9]+", "_", wanted)
         if not name[:1].isalpha() or name.lower().startswith(_WORDS):

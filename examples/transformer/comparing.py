@@ -36,8 +36,8 @@ class Settings:
         rate: learning rate.
         decode: number of tokens to decode, from prompts of 16 tokens.
         compiled: whether to train the models under `torch.compile`.
-        control: whether to train a third model. It has PyTorch's products, but its initial weights
-            are rounded to bf16. The difference of its losses from the first model's shows how much
+        control: whether to train a third model, with PyTorch's products, whose initial weights are
+            rounded to bf16. The difference of its losses from the first model's shows how much
             rounding alone changes the losses.
         seed: the seed of the initial weights and of the corpus.
     """

@@ -176,8 +176,8 @@ class Transformer(nn.Module):
 
     Args:
         config: the sizes.
-        layers: the classes of the layers that multiply matrices. They do not change the names and
-            shapes of parameters, so any model of this config can load the `state_dict`.
+        layers: the classes of the layers that multiply matrices. The choice does not change the
+            names and shapes of parameters, so any model of this config can load the `state_dict`.
     """
 
     def __init__(self, config: Config, layers: Layers | None = None) -> None:

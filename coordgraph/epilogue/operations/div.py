@@ -28,7 +28,7 @@ class Div(Elementwise):
         return x if not isinstance(y, str) and y == 1 else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the dividend is known to be 0: then the quotient is 0."""
+        """True if the dividend is known to be 0; the divisor is assumed not to be 0 or NaN."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:

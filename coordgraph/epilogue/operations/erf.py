@@ -20,7 +20,7 @@ NEAR = (
 )
 """Coefficients of the polynomial `erf(a) / a - 1` in a^2 for |a| up to BORDER, constant term first.
 
-They were fitted at Chebyshev nodes.
+The coefficients were fitted at Chebyshev nodes.
 """
 FAR = (
     *(0.00043684299453161657, -1.6304833889007568, -0.91169673204422, -0.1586611121892929),

@@ -16,7 +16,7 @@ f32."""
 FAR = 126.0
 """Largest |a / ln 2| for which `exp` corrects the rounding of a / ln 2.
 
-Beyond it, the result in f32 is close to overflow or underflow.
+For larger |a / ln 2|, the result in f32 is close to overflow or underflow.
 """
 
 

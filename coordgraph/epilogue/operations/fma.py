@@ -21,7 +21,7 @@ class Fma(Elementwise):
     arity = 3
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if a factor and the summand `c` are known to be 0: then the result is 0."""
+        """True if a factor and `c` are known to be 0; the other factor is assumed to be finite."""
         return (zeros[0] or zeros[1]) and zeros[2]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:

@@ -17,7 +17,7 @@ NEAR = (
 )
 """Coefficients of the polynomial `(tanh(a) / a - 1) / a^2` in a^2, constant term first.
 
-They were fitted for |a| up to `BORDER`; larger arguments do not use the polynomial.
+The coefficients were fitted for |a| up to `BORDER`; larger arguments do not use the polynomial.
 """
 TWO_LOG2_E = 2.885390081777927
 
