@@ -79,7 +79,7 @@ def add_extents(parser: argparse._ActionsContainer) -> None:
             )
     parser.add_argument(
         "--step", type=int, default=STEP,
-        help=f"extents are multiples of it; default {STEP}, as TMA needs",
+        help=f"extents are multiples of this number; default {STEP}, as TMA needs",
     )  # fmt: skip
 
 

@@ -50,10 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
     group.addoption(
-        "--sample", type=int, metavar="N", help="run N of the selected tests, of every file some"
+        "--sample", type=int, metavar="N", help="run N of the selected tests, some of each file"
     )
     group.addoption(
-        "--sample-seed", metavar="SEED", help="which sample; by default another one every day"
+        "--sample-seed", metavar="SEED", help="seed of the sample; by default a new one every day"
     )
 
 

@@ -32,7 +32,7 @@ class Counts:
     Args:
         tiles: the number of output tiles.
         grid: the number of workgroups launched.
-        busiest: the number of iterations of the SM that has most, rounded up. An iteration
+        busiest: the number of iterations of the SM that has the most, rounded up. An iteration
             multiplies one k tile of a macro tile.
         utilisation: all iterations / (number of SMs x iterations of the busiest SM).
         fix_ups: the number of partial tiles that workgroups receive from others and add.

@@ -222,9 +222,9 @@ def main() -> None:
             console.print(f"written to {options.json}")
 
 
-NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
-"""The measurements that a problem needs, as text for error messages: without --streaming (False),
-and with it (True)."""
+NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one of split tiles"}
+"""What must have been measured on a problem, as text for an error message: without --streaming
+(False), and with it (True)."""
 
 
 def print_chosen(

@@ -240,8 +240,9 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
     """Two sentences for the report, one for the simulation and one for the cost model.
 
-    Each lists the groups of launches whose times it predicts better than the other: its median
-    error is less than 0.9 times the other's. `groups` is the result of `by_group`.
+    The sentence about the simulation lists the groups of launches for which the median error of the
+    simulation is less than 0.9 times that of the cost model; the other sentence lists those for
+    which the reverse is true. `groups` is the result of `by_group`.
     """
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):

@@ -254,7 +254,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--worst", type=int, default=5, metavar="N", help="list the N problems of largest regret"
     )
-    made.add_argument("--fit", action="store_true", help="fit the errors' scales instead")
+    made.add_argument("--fit", action="store_true", help="fit the cost model's errors instead")
     made.add_argument("--json", type=Path, metavar="FILE", help="write a record")
     return made
 

@@ -182,7 +182,7 @@ def find_contenders(
     if hasattr(torch, "_grouped_mm"):
         found[GROUPED_MM] = grouped_mm
     else:
-        report_missing(f"without {GROUPED_MM}: PyTorch {torch.__version__} has none")
+        report_missing(f"without {GROUPED_MM}: PyTorch {torch.__version__} lacks it")
     try:
         if axis != "k":
             found[TRITON] = TritonGroups()

@@ -49,133 +49,136 @@ def replaced(before: str, name: str) -> tuple[str, str]:
 
 FIRST, BORDERS = "Assign name=k_first value=(", "table a_starts"
 EDITS = {
-    "an operation reads behind the end": (
+    "an operation reads past the end of a table": (
         (FIRST, "Assign name=k_first value=load(m_offsets, groups + 1000000) + ("),
         r"reads load\(m_offsets, groups \+ 1000000\), but the table 'm_offsets' has only "
         r"groups \+ 1 entries; correct the position or the length",
     ),
-    "an operation reads before the beginning": (
+    "an operation reads before the beginning of a table": (
         (FIRST, "Assign name=k_first value=load(m_offsets, -1) + ("),
         r"reads load\(m_offsets, -1\), but the table 'm_offsets' has only",
     ),
-    "less than nothing is searched": (
+    "a negative number of entries is searched": (
         (FIRST, "Assign name=k_first value=search(m_offsets, groups - 5, 3) + ("),
         r"search\(m_offsets, groups - 5, 3\): .* search between 0 and all of them",
     ),
-    "a table as long as tables say": (
+    "a table's length depends on another table": (
         (BORDERS, f'table extra [tiles_m + 1] <= 9 sums 1 ""\n{BORDERS}'),
         "table 'extra' reads 'tiles_m', which is not a parameter that the host knows",
     ),
-    "a table whose maximum tables say": (
+    "a table's maximum depends on another table": (
         (BORDERS, f'table extra [groups + 1] <= tiles_m sums 1 ""\n{BORDERS}'),
         "table 'extra' reads 'tiles_m', which is not a parameter that the host knows",
     ),
-    "a table of a dimension": (
+    "a table's step reads a dimension": (
         (BORDERS, f'table extra [groups + 1] <= 9 sums workgroup ""\n{BORDERS}'),
         "table 'extra' reads 'workgroup', which is not a parameter that the host knows",
     ),
-    "a table of another's place": (
+    "a table's step reads another table's position": (
         (BORDERS, f'table extra [groups + 1] <= 9 sums b_starts.at ""\n{BORDERS}'),
         r"table 'extra' reads 'b_starts\.at', which is not a parameter that the host knows",
     ),
-    "sums for an order": (
+    "Permute by a table of sums": (
         replaced(PERMUTE, "m_tile_starts"),
         r"Permute\(group -> rank\): the table 'm_tile_starts' must be a permutation, but "
         "it has the rule 'sums'; name a table with the rule 'sorts'",
     ),
-    "a given table for an order": (
+    "Permute by a table that the caller gives": (
         replaced(PERMUTE, "m_offsets"),
         "'m_offsets' must be a permutation, but it is given by the caller",
     ),
-    "an order is searched": (
+    "Concatenate by a permutation": (
         replaced(CONCATENATE, "order"),
         r"Concatenate\(.* -> global\): the entries of the table 'order' must be non-decreasing, "
         "but it has the rule 'sorts'; name a table that the caller gives",
     ),
-    "an order for extents": (
+    "extents of Concatenate by a permutation": (
         ("extents=(m_tile_starts", "extents=(order"),
         "the entries of the table 'order' must be non-decreasing",
     ),
-    "an order for borders": (
+    "Ragged by a permutation": (
         replaced(RAGGED, "order"),
         r"Ragged\(A.0 -> group, A.row\): the entries of the table 'order' must be non-decreasing",
     ),
-    "an order for blocks": (
+    "Diagonal by a permutation": (
         replaced(DIAGONAL, "order"),
         r"Diagonal\(A -> group, A.0, A.1\): the entries of the table 'order' must be non-decr",
     ),
-    "an order for rows": (
+    "rows of Diagonal by a permutation": (
         (f"{DIAGONAL} rows=m_offsets", f"{DIAGONAL} rows=order"),
         "the entries of the table 'order' must be non-decreasing",
     ),
-    "an order is searched by an operation": (
+    "an operation searches a permutation": (
         (READS, f"{READS}search(order, groups, group), "),
         r"search\(order, groups, group\): the entries of the table 'order' must be non-decreasing",
     ),
-    "more is searched than there is": (
+    "a search covers more entries than the table has": (
         (READS, f"{READS}search(m_offsets, groups + 2, group), "),
         "the table 'm_offsets' has groups . 1 entries, and the search covers groups . 2; search",
     ),
-    "a parameter is read": (
+    "an operation reads a parameter as a table": (
         (READS, f"{READS}load(groups, group), "),
         r"load\(groups, group\): there is no table 'groups'",
     ),
-    "borders of no table": (
+    "Ragged by an unknown table": (
         replaced(RAGGED, "nope"),
         r"Ragged\(A.0 -> group, A.row\): there is no table 'nope'; the kernel has m_offsets",
     ),
-    "borders unnamed": (
+    "Ragged without a table": (
         (RAGGED, RAGGED.partition(" table")[0]),
         r"Ragged\(A.0 -> group, A.row\): it names no table; the kernel has m_offsets",
     ),
-    "segments of no table": (
+    "Concatenate by an unknown table": (
         replaced(CONCATENATE, "nope"),
         r"Concatenate\(.*\): there is no table 'nope'",
     ),
-    "extents of no table": (("extents=(m_tile_starts", "extents=(nope"), "no table 'nope'"),
-    "an order of no table": (
+    "extents of Concatenate by an unknown table": (
+        ("extents=(m_tile_starts", "extents=(nope"),
+        "no table 'nope'",
+    ),
+    "Permute by an unknown table": (
         replaced(PERMUTE, "nope"),
         r"Permute\(group -> rank\): there is no table 'nope'",
     ),
-    "an inverse of no table": (
+    "inverse of Permute by an unknown table": (
         (PERMUTE, f"{PERMUTE} inverse=nope"),
         r"Permute\(group -> rank\): there is no table 'nope'",
     ),
-    "an inverse that is none": (
+    "inverse of Permute by a table that is not the inverse": (
         (PERMUTE, f"{PERMUTE} inverse=order"),
         "'order' is not declared as the inverse of 'order'; name a table with the rule 'sorts' and "
         r"the step groups - load\(order, place\) - 1",
     ),
-    "segments that begin anywhere": (
+    "Concatenate by a table that may not begin with 0": (
         replaced(CONCATENATE, "m_offsets"),
         "the table 'm_offsets' must begin with 0, but the caller gives its entries",
     ),
-    "a short order": (
+    "a permutation with an entry too few": (
         ("table order [groups]", "table order [groups - 1]"),
         r"Permute.*: the table 'order' must have groups entries, but it has groups - 1; correct",
     ),
-    "as many as another parameter says": (
+    "a permutation's length by another parameter": (
         ("table order [groups]", "table order [min(groups, elements_a)]"),
         "the table 'order' must have groups entries",
     ),
-    "short borders": (
+    "starts of blocks with an entry too few": (
         ("table a_starts [groups + 1]", "table a_starts [groups]"),
         r"Diagonal.*: the table 'a_starts' must have groups . 1 entries, but it has groups;",
     ),
-    "longer than what it reads": (
+    "a table longer than the table that it reads": (
         ("table output_tiles_before [groups + 1]", "table output_tiles_before [groups + 2]"),
         r"table 'output_tiles_before' reads load\(m_tile_starts, groups . 1\), but the table "
         "'m_tile_starts' has only groups . 1 entries; correct the position or the length",
     ),
-    "a parameter behind the end": (
+    "a parameter reads past the end of a table": (
         ("max(1, load(m_tile_starts, groups))", "max(1, load(m_tile_starts, groups + 1))"),
         r"parameter 'tiles_m' reads load\(m_tile_starts, groups . 1\), but the table 'm_tile_st",
     ),
-    "a table of later ones": (
+    "a table reads a later table": (
         (SUM, SUM.replace("m_tile_starts", "d_starts")),
         "table 'output_tiles_before' reads 'd_starts', which is not a table declared before it",
     ),
-    "an order under a false maximum": (
+    "a permutation with a wrong maximum": (
         ("<= groups - 1 sorts", "<= groups - 3 sorts"),
         "its declared maximum is groups - 3; declare the maximum groups - 1",
     ),
@@ -271,14 +274,14 @@ def test_indices_read_what_is_not_there():
     ("edit", "why"),
     [
         (
-            EDITS["a short order"][0],
+            EDITS["a permutation with an entry too few"][0],
             "its step at position 4 has no value: entry 4 is read from a table that has 4 entries",
         ),
         (
-            EDITS["a parameter behind the end"][0],
+            EDITS["a parameter reads past the end of a table"][0],
             r"tiles_m = .*: entry 6 is read from a table that has 6 entries; give a table with",
         ),
-        (EDITS["an order under a false maximum"][0], r"order\[\d\] = 4 is larger than 2"),
+        (EDITS["a permutation with a wrong maximum"][0], r"order\[\d\] = 4 is larger than 2"),
     ],
 )
 def test_launches_of_tables_that_do_not_fit(edit: tuple[str, str], why: str):

@@ -141,7 +141,7 @@ def test_a_persistent_grid():
     results = [problem.run(workgroups=w) for w in (1, 5, 110, 5000)]
     for result in results:
         problem.check(result)
-        assert torch.equal(result, results[0]), "the grid decides nothing about a whole tile"
+        assert torch.equal(result, results[0]), "sums of whole tiles do not depend on the grid"
 
 
 def test_more_workgroups_than_the_device_holds():

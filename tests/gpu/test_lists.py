@@ -229,4 +229,4 @@ def test_a_captured_launch_serves_other_lists(schedule: str):
         torch.cuda.synchronize()
         problem.d.copy_(d[: problem.d.numel()])
         problem.check()
-        assert d[problem.d.numel() :].isnan().all(), "behind the last matrix"
+        assert d[problem.d.numel() :].isnan().all(), "elements after the last matrix were written"

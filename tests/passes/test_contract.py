@@ -231,7 +231,7 @@ def test_the_order_in_bands(step: Pass, order: list[int]):
 
 def test_bands_need_a_row_and_a_column():
     graph = Reorder(swap=True)(Gemm("f32").graph())
-    with pytest.raises(PassError, match="put it before that pass"):
+    with pytest.raises(PassError, match="put rasterize before that pass"):
         Rasterize()(graph)
 
 

@@ -25,8 +25,8 @@ def test_which_schedules_share_depths_that_are_data(name: str):
     """Only some schedules accept output tiles with different numbers of k tiles.
 
     Schedules with whole tiles or with equally many iterations per workgroup accept them. Schedules
-    that cut every tile into equal parts, that move range ends to tile ends, or that sort the k
-    tiles of every tile by time, refuse them.
+    that cut every tile into equal parts, that move range ends to tile ends, or that interleave the
+    k tiles of a tile among workgroups, refuse them.
     """
     needs_one_depth = (
         *("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous"),

@@ -98,7 +98,7 @@ def test_the_command(
     assert record["means"]["B"]["error"] == pytest.approx(0)
     assert [found["measured"] for found in record["rows"]][1] == pytest.approx(4.5)
     path.write_text(json.dumps({"rows": good[:1]}))
-    with pytest.raises(SystemExit, match="whole tiles and one that streams"):
+    with pytest.raises(SystemExit, match="whole tiles and one of split tiles"):
         chosen.main()
 
 

@@ -1,4 +1,4 @@
-"""Dynamic loops: their form, their text, and the proof that every order of tickets is the same."""
+"""Dynamic loops, whose next index is a ticket (the value of a counter): form, text and proofs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_loop_that_loses_indices_is_refused(edits: tuple[tuple[str, str], ...]
 
 
 def test_a_loop_whose_work_depends_on_the_workgroup_is_not_proved():
-    """Such a loop would need a trace of every order of tickets."""
+    """`cover` traces one order of tickets; for such a loop this proves nothing of other orders."""
     graph = edited(
         (
             "        InitAccumulator\n",
@@ -91,4 +91,4 @@ def test_what_a_check_says_of_a_correct_graph():
     report = DYNAMIC.check()
     assert not report.refuted
     (cover,) = (v for v in report if v.name == "cover")
-    assert "in every order of tickets" in cover.detail
+    assert "every order in which workgroups take tickets" in cover.detail

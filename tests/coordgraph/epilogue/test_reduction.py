@@ -31,7 +31,7 @@ def state_of(name: str, values: list[float]) -> Any:
 @pytest.mark.parametrize("name", sorted(RUNNING))
 @given(parts=st.lists(VALUES, min_size=1, max_size=5))
 def test_merged_parts_give_the_reduction_of_the_row(name: str, parts: list[list[float]]):
-    """Infinity, NaN and empty parts included."""
+    """The parts of a row may be empty, and may contain infinity and NaN."""
     running = RUNNING[name]
     row = np.array([[value for part in parts for value in part]], np.float64)
     with np.errstate(all="ignore"):
@@ -46,7 +46,10 @@ def test_merged_parts_give_the_reduction_of_the_row(name: str, parts: list[list[
 @pytest.mark.parametrize("name", sorted(RUNNING))
 @given(a=VALUES, b=VALUES)
 def test_merging_is_commutative_bit_by_bit(name: str, a: list[float], b: list[float]):
-    """So all lanes that merge each other's states by shuffles have the same result."""
+    """Merging two states in either order gives the same bits.
+
+    So all lanes of a warp that merge each other's states by shuffles have the same result.
+    """
     with np.errstate(all="ignore"):
         one, other = state_of(name, a), state_of(name, b)
         merge = RUNNING[name].merge

@@ -1,6 +1,6 @@
 """A `Ranges` object with added facts reuses proofs of the object that it extends.
 
-It reuses them for expressions about which the added facts say nothing.
+Proofs are reused for expressions about which the added facts say nothing.
 """
 
 from itertools import islice

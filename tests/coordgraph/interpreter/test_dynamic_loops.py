@@ -1,4 +1,4 @@
-"""The interpreter's dynamic loops: every index once, in every order of tickets."""
+"""Dynamic loops in the interpreter: each index is computed once, in whatever order tickets come."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_scheduler(scheduler: str):
 
 
 def test_a_workgroup_that_runs_alone_takes_all_tickets():
-    """The others find only their first tile, which is no ticket."""
+    """Each of the other workgroups computes only its first tile, for which it takes no ticket."""
     segments = Counter[int]()
 
     class Watched(Shuffled):
@@ -74,7 +74,7 @@ def test_a_workgroup_that_runs_alone_takes_all_tickets():
 
 
 def test_a_trace_shows_tickets_taken_in_turn():
-    """It has the same events as the static schedule."""
+    """The trace of a dynamic schedule has the same events as that of the static schedule."""
     static = DataParallel(persistent=True)(PROBLEM)
     given = {"m": 17, "n": 9, "k": 5, "workgroups": 4}
     dynamic = trace(GRAPH, given)

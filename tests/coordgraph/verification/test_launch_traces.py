@@ -1,6 +1,6 @@
 """Checks trace launches up to a limit of work.
 
-Their verdicts say how many launches were left out, and how many output tiles lie outside D.
+Verdicts of checks say how many launches were left out, and how many output tiles lie outside D.
 """
 
 from __future__ import annotations

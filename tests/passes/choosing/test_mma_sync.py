@@ -1,4 +1,4 @@
-"""Plans for kernels with mma.sync by public figures: they fit the GPU, and are no H200 plans."""
+"""Plans for kernels with mma.sync, chosen by published figures of a GPU such as the A100."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def test_where_the_fixed_rule_remains():
     ):
         assert other.figures is None
         assert list(other.plans()) == [other.simple_plan]
-    # Hopper's kernels with mma.sync, for operands that TMA cannot read, keep the rule.
+    # For operands that TMA cannot read, Hopper GPUs also run mma.sync. The cost model by public
+    # figures is not for them, so the plan comes from the fixed rule `instructions_plan`.
     for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
         hopper = PlanRequest(problem(2048, 2304, 8188), "sm_90a", name, 132, alignment=8)
         assert list(hopper.plans()) == [instructions_plan(2048, 2304, 8188, 132)]
@@ -199,7 +200,8 @@ def h200() -> GpuFigures:
 def test_chosen_plans_are_near_the_fastest_measured_ones():
     """On 120 sizes, measured plans that the model prefers take 5 % longer than the fastest.
 
-    The plans of the fixed rule take 33 % longer. The latencies are fitted to the same times.
+    The plans of the fixed rule, `instructions_plan`, take 33 % longer. The latencies of the model
+    are fitted to the same times.
     """
     rows = json.loads(gzip.decompress(RECORD.read_bytes()))["rows"]
     losses: list[float] = []

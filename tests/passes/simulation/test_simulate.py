@@ -235,7 +235,7 @@ def test_fix_ups_are_partial_sums_of_other_workgroups(schedule: str):
 
 
 def count_paces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list to which each set of main loops is added of which a simulation computes the paces."""
+    """A list that grows by one whenever a simulation computes the speeds of a set of main loops."""
     computed: list[int] = []
     compute = Paces.compute
 
@@ -248,7 +248,7 @@ def count_paces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def check_changes_of_the_pace(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sharing, "MOST_PACES", 0)  # so that each change computes the paces again
+    monkeypatch.setattr(sharing, "MOST_PACES", 0)  # no speeds are cached
     computed = count_paces(monkeypatch)
     waves = 20
     simulate(scheduled("data-parallel"), {"m": 128 * 6, "n": 128 * waves, "k": 1024}, small(6))

@@ -54,7 +54,7 @@ def both(
     kernel: Kernel | None = None,
     tables: dict[str, list[int]] | None = None,
 ) -> tuple[Simulation, Simulation, bool]:
-    """A launch simulated by `UniformEngine` if possible, and by `Engine`; and whether it was."""
+    """(a launch's simulation, the one by `Engine`, whether `UniformEngine` made the former)."""
     launch = Launch.of(graph, problem, machine, tables, kernel or Kernel())
     ran: list[bool] = []
     run = UniformEngine.run

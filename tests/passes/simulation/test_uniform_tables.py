@@ -128,7 +128,10 @@ REQUESTS = st.lists(
 def test_ranges_are_found_as_by_the_model_of_panels(
     requests: list[tuple[int, int, int, int]], pace: int
 ):
-    """Ranges 0 to 2 are those of one panel, ranges 3 to 5 those of another one."""
+    """`RangeCache` finds the same misses as `Pieces`, whose key is a panel and a range of k tiles.
+
+    Every panel (rows of A or columns of B) has three ranges, numbered 3·panel to 3·panel + 2.
+    """
     of_a, of_b = (np.array([r[i] for r in requests]) for i in (0, 1))
     ranges = Ranges(of_a, of_b + 6, np.arange(12) // 3)
     cache, pieces = RangeCache(ranges, bytes(len(requests)), 60.0), Pieces(60.0)
