@@ -176,7 +176,7 @@ class DType:
     def result(self) -> str:
         """The default type of D if A and B have this type.
 
-        It is this type for floats, and the accumulator's type for integers.
+        D has this type if this type is a float type; for integers, D has the accumulator's type.
         """
         return self.name if DTYPES[self.accumulator].becomes(self) else self.accumulator
 

@@ -37,8 +37,8 @@ def default_tile(
 ) -> tuple[int, int, int]:
     """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D, or fewer for a small problem, and 128 bytes along k. The tile is
-    the same on every target, because the lowerings for all targets support it: the CPU, mma.sync
+    The tile has 128 x 128 elements of D, or fewer for a small problem, and 128 bytes along k, and
+    is the same on every target, because the lowerings for all targets support it: the CPU, mma.sync
     (sm_80 and later), and wgmma with TMA (sm_90a).
 
     Args:
@@ -145,7 +145,7 @@ class Gemm(GemmProblem):
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:
     """The text that explains the launch parameter `read_NAME` of an optional operand.
 
-    It says when the parameter is 1, so that the kernel reads the operand.
+    The text says when the parameter is 1, so that the kernel reads the operand.
     """
     scale = gemm.epilogue.scale_of(operand.name)
     more = f" and {scale} is not zero" if scale else ""

@@ -109,9 +109,9 @@ class GemmProblem:
         epilogue: the elementwise function that is applied to the sums before they are stored as D;
             by default `alpha·acc + beta·C`. See `coordgraph.epilogue`.
         leading_dimensions: names of tensors whose leading dimension (elements from one row to the
-            next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
-            and operands and outputs of the epilogue along m and n, such as C. The matrices of all
-            other tensors have no gaps.
+            next in memory) is a launch argument, so that their rows may have gaps. Allowed are A,
+            B, D, and operands and outputs of the epilogue along m and n, such as C. The matrices of
+            all other tensors have no gaps.
         transposed_operands: names of operands and outputs of the epilogue along m and n, such as
             C, that are given as their transpose, row-major n x m tensors.
         gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the

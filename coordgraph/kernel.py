@@ -1,7 +1,7 @@
 """`KernelGraph`: the immutable description of one kernel that passes rewrite and targets compile.
 
-It holds the coordinate graph (where data is), the control graph (what is done in which order), the
-launch-time parameters, and the tensors.
+A `KernelGraph` holds the coordinate graph (where data is), the control graph (what is done in which
+order), the launch-time parameters, and the tensors.
 """
 
 from __future__ import annotations

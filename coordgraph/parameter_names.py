@@ -34,7 +34,7 @@ def ld_of(tensor: str) -> str:
     """The name of the launch parameter with the leading dimension of a tensor's matrices.
 
     The parameter counts the elements from the start of one row in memory to the start of the next.
-    It exists for the tensors in `GemmProblem.leading_dimensions`.
+    The tensors in `GemmProblem.leading_dimensions` have such a parameter.
     """
     return f"ld_{_suffix(tensor)}"
 

@@ -229,8 +229,9 @@ in `A.row`."""
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
     """The size of the product along `axis` (m, n or k), in elements.
 
-    It is the sum over all groups if groups differ along `axis`. With `group_axis="mnk"` that sum is
-    no launch parameter, and the result is its upper bound, `MOST_TOGETHER`.
+    If groups differ along `axis`, the result is the sum of the groups' sizes. With
+    `group_axis="mnk"` that sum is no launch parameter, and the result is its upper bound,
+    `MOST_TOGETHER`.
     """
     if axis in e.parameters:
         return e.parameters[axis].symbol

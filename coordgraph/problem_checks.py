@@ -26,7 +26,7 @@ __all__ = [
 class Problem(Protocol):
     """The attributes of a `GemmProblem` that its checks read.
 
-    It is a protocol, because `coordgraph.gemm` imports this module.
+    A protocol avoids an import cycle: `coordgraph.gemm` imports this module.
     """
 
     # The fields of a frozen dataclass are read-only, hence properties.

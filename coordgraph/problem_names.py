@@ -53,7 +53,8 @@ the tables.
 MOST_TOGETHER = 2**30
 """Largest sum of the groups' extents along one axis, in elements (rows, columns or k).
 
-It is half of what a 32-bit index holds, because a group's last tile may reach past the group's end.
+The limit is half of what a 32-bit index holds, because a group's last tile may reach past the
+group's end.
 """
 LARGEST_STRIDE = 2**40
 """Largest stride from one matrix of a batch to the next, in elements: a limit of TMA

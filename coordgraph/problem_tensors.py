@@ -68,8 +68,8 @@ def add_tensor(
     An axis that an epilogue operand lacks has no dimension, so the operand's offset does not depend
     on it: the operand is broadcast along that axis.
 
-    If the epilogue does not store D, D is no tensor. It still has its axes, along which operands,
-    outputs and the accumulator are cut into tiles, and a dimension that numbers its elements.
+    If the epilogue does not store D, D is no tensor. The graph still has dimensions for D's axes,
+    along which operands, outputs and the accumulator are cut into tiles, and for D's elements.
 
     Args:
         gemm: the problem.

@@ -98,8 +98,9 @@ def _sender(
 
     Args:
         graph: the kernel graph.
-        node: an operation on partial sums. It names a workspace slot; if several workgroups send to
-            the slot one after another, it also names the sender's position (turn) in this order.
+        node: an operation on partial sums, which names a workspace slot. If several workgroups send
+            to the slot one after another, the operation also names the sender's position (turn) in
+            this order.
         further: a number that is added to the turn: 1 gives the next sender to the same slot.
         known: the ranges of symbols; by default those in the operation's scope.
     """

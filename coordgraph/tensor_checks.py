@@ -26,7 +26,7 @@ KEPT = 64
 """Number of problems whose tensors are kept in an LRU cache."""
 ANY_TILE = (1 << 16, 1 << 16, 1 << 16)
 """Extents (m, n, k) of a macro tile, in elements, for problems whose tensors do not depend on the
-tile. They are so large that the number of tiles is in bounds for every problem."""
+tile. With these extents, the number of tiles is in bounds for every problem."""
 
 
 def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:

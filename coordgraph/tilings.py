@@ -130,7 +130,7 @@ class Tiling:
     def own(self, name: str) -> str:
         """The id for a dimension that every accumulator has separately, derived from `name`.
 
-        It is `name` for the accumulator `acc`, and `x.name` for another accumulator `x`.
+        The id is `name` for the accumulator `acc`, and `x.name` for another accumulator `x`.
         """
         return name if self.accumulator == ACCUMULATOR else f"{self.accumulator}.{name}"
 
@@ -194,7 +194,7 @@ class Tilings:
     def unit(self) -> tuple[int, int]:
         """The extents in m and n of a unit tile, in elements.
 
-        It is the largest tile that divides the tiles of all accumulators.
+        A unit tile is the largest tile that divides the tiles of all accumulators.
         """
         shapes = [tiling.shape for tiling in self]
         return gcd(*(m for m, _, _ in shapes)), gcd(*(n for _, n, _ in shapes))

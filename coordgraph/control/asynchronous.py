@@ -211,8 +211,8 @@ class CopyBox(Operation):
         box: the extents of the box in elements, in the order of `source`.
         receivers: dimensions of a workgroup's position in the cluster; empty for no multicast. The
             box is multicast to all workgroups whose positions differ only along these dimensions.
-            It is written to the same address in the shared memory of each of them, and each
-            workgroup's own mbarrier counts the bytes.
+            TMA writes the box to the same address in the shared memory of each of these
+            workgroups, and each workgroup's own mbarrier counts the bytes.
         map: the dimension whose index selects a descriptor that `DescribeMatrix` wrote; '' for the
             tensor's descriptor among the kernel's arguments.
     """
@@ -292,9 +292,9 @@ class StoreBox(Operation):
 class DescribeMatrix(Operation):
     """Write a TMA descriptor (tensor map) of one matrix in a tensor; a whole warp executes it.
 
-    The descriptor is a copy of the tensor's descriptor with another address, extents and stride. It
-    is assembled in shared memory and then copied to device memory (PTX ISA, "tensormap.replace" and
-    "tensormap.cp_fenceproxy"). Threads that synchronise with this warp may use it.
+    The descriptor is a copy of the tensor's descriptor with another address, extents and stride,
+    assembled in shared memory and then copied to device memory (PTX ISA, "tensormap.replace" and
+    "tensormap.cp_fenceproxy"). Threads that synchronise with this warp may use the descriptor.
 
     Args:
         tensor: the name of the tensor.

@@ -68,8 +68,8 @@ NONE = (
 )
 """Classes of lowered operations that declare no effects.
 
-They access no memory that other threads use. The exception is `DeriveParameters`, which reads
-tables; the check `memory order` records these reads itself.
+These operations access no memory that other threads use. The exception is `DeriveParameters`, which
+reads tables; the check `memory order` records these reads itself.
 """
 
 

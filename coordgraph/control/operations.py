@@ -369,8 +369,8 @@ class CollectPartial(Operation):
     Args:
         slot: the dimension that numbers workspace slots.
         accumulator: the name of the accumulator to which the slot is added.
-        turn: the dimension that numbers the workgroups which add to the slot. Its index at this
-            operation is the number of the first of these workgroups.
+        turn: the dimension that numbers the workgroups which add to the slot. The
+            index along this dimension is the number of the first of these workgroups.
         senders: how many workgroups, with consecutive indices along `turn`, add to the slot.
     """
 

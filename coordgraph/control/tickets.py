@@ -124,8 +124,8 @@ class TakeTicket(Operation):
 class FetchTicket(Operation):
     """Take a ticket from a counter and keep it in a register, until `PassTicket` stores it.
 
-    One thread executes the operation. It does not wait for the ticket, so the latency of the atomic
-    increment overlaps with the operations up to `PassTicket`.
+    One thread executes the operation, and does not wait for the ticket, so the latency of the
+    atomic increment overlaps with the operations up to `PassTicket`.
 
     Args:
         ticket: the name of the register.

@@ -237,9 +237,9 @@ class Ranges:
     ) -> "Ranges":
         """A copy of the ranges with ``symbol`` set to the current value of ``expr``.
 
-        The symbols of ``expr`` may change later, so the copy does not state ``symbol == expr``. It
-        states bounds of ``symbol``: numeric bounds, limits from guards on ``expr``, and bounds in
-        terms of sizes and of the symbols in ``fixed``, whose values never change.
+        The symbols of ``expr`` may change later, so the copy does not state ``symbol == expr``. The
+        copy states bounds of ``symbol``: numeric bounds, limits from guards on ``expr``, and bounds
+        in terms of sizes and of the symbols in ``fixed``, whose values never change.
         """
         expr = _expr(expr)
         p = to_polynomial(expr)

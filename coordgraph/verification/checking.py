@@ -32,8 +32,8 @@ CHECKS: dict[str, NamedCheck] = {
 }
 """The named checks that run for every scheduled graph, by name, in the order in which they run."""
 PROPERTIES: dict[str, NamedCheck] = {check.name: check for check in (batch_invariance,)}
-"""Named checks, by name, that run only if a caller names them. They check properties that a correct
-graph need not have."""
+"""Named checks, by name, that run only if a caller names them, because a correct graph need not
+have the properties that they check."""
 LOWERED: dict[str, Callable[[KernelGraph, Sequence[Launch]], Verdict]] = {
     MEMORY_ORDER: memory_order,
     VECTORS: lambda graph, _: vectors(graph),

@@ -66,7 +66,7 @@ class Limits:
         constants: the largest number of constants in the graph's formulas that are tested: for each
             of these constants, launches with sizes just above the constant are examined.
         work: the largest sum, over the traced launches, of output tiles, workgroups and loop
-            iterations. It limits the time even if the estimate `Launch.cost` is too low because the
+            iterations. This limit also holds if the estimate `Launch.cost` is too low, because the
             graph has more tiles or longer loops than follow from the extents.
     """
 

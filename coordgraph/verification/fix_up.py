@@ -1,8 +1,8 @@
 """The check `fix-up`: each partial sum is added to its tile once, and flags end at 0.
 
-A send must not overwrite a slot that another workgroup still reads. This must hold in every
-interleaving: the program order of each workgroup, and the rule that a partial sum is sent before it
-is received, must imply that all receives from a slot come before the next send to the slot.
+A send must not overwrite a slot that another workgroup still reads, in any interleaving. So the
+program order of each workgroup, and the rule that a partial sum is sent before it is received, must
+imply that all receives from a slot come before the next send to the slot.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Order:
 def happens_before(found: Trace) -> Order:
     """Order all messages: by program order in each workgroup, and sends before receives.
 
-    A receive comes after all sends of the received partial sum. These have the receive's output
+    A receive comes after all sends of the received partial sum: those with the receive's output
     tile, slot and turn (how many partial sums were sent to the slot before).
     """
     graph: networkx.DiGraph[Node] = networkx.DiGraph()

@@ -221,7 +221,7 @@ class _Worker:
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
         """Collect a loop over consecutive k tiles as one operation; False if that is impossible.
 
-        It is impossible if a k tile is padding; `walk` then executes the iterations one by one.
+        If a k tile is padding, the result is False, and `walk` executes the iterations one by one.
         """
         product = loop.accumulation
         if product is None or stop <= start:

@@ -172,8 +172,8 @@ class _Access:
     def along(self) -> str:
         """The coordinate that numbers the elements; '' if there is none.
 
-        It is the innermost coordinate of the vector's size whose index is fixed to 0, the first
-        element, and which does not select registers itself.
+        The result is the innermost coordinate of the vector's size whose index is fixed to 0, the
+        first element, and which does not select registers itself.
         """
         coordinates = self.graph.coordinates
         own = getattr(self.node.op, "registers", ())
@@ -252,8 +252,8 @@ class _Access:
     def _multiples(self) -> tuple[Expr, ...]:
         """Expressions that are multiples of the width in every launch that uses this kernel.
 
-        These are the strides of the tensor, its extent along the contiguous axis, and the number of
-        columns of a part of B.
+        Such expressions are the strides of the tensor, its extent along the contiguous axis, and
+        the number of columns of a part of B.
         """
         coordinates = self.graph.coordinates
         found: list[Expr | None] = []

@@ -26,8 +26,8 @@ class Balance(Edge):
     tiles of equal length, and |W| is a multiple of t, every tile begins where a share begins, and
     all tiles have equally many shares.
 
-    - reverse: `i = b(w) + o`. It is computed as `b(w) = w·(n div |W|) + w·(n mod |W|) div |W|`,
-      which has smaller products;
+    - reverse: `i = b(w) + o`, where b(w) is computed as `w·(n div |W|) + w·(n mod |W|) div |W|`,
+      which has smaller products than `w·n`;
     - forward: `w = ((i + 1)·|W| - 1) div n`, the last share that begins at i or before, and
       `o = i - b(w)`.
 

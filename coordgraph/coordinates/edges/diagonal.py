@@ -29,7 +29,7 @@ __all__ = ["Diagonal", "row_pitch"]
 def row_pitch(columns: Expr, step: int) -> Expr:
     """The leading dimension of a row-major matrix whose rows are aligned, in elements.
 
-    It is `columns` rounded up to a multiple of `step`.
+    The leading dimension is `columns` rounded up to a multiple of `step`.
 
     Args:
         columns: the number of elements of a row.

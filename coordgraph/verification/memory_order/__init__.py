@@ -24,12 +24,12 @@ differ only in the order of independent steps; if a launch breaks a rule, the ch
    other mbarriers, an arrival that is not ordered after the completion of an earlier phase is
    recorded, and the launch is executed again. In the new execution, an event counts as ordered
    before the completion only if it is ordered before the arrival that completed the phase and
-   before the recorded arrival, since either one may complete the phase. This is repeated until no
-   further arrival is recorded (see `Mbarrier`).
+   before the recorded arrival, since either one may complete the phase. Executions are repeated
+   until no further arrival is recorded (see `Mbarrier`).
 2. *A wait tests the parity of a phase*, so it tests one phase only if the previous phase has
    completed when the wait begins, and the next phase has not completed before the wait ends. Both
-   must follow from the order of events; else the check fails. Under this rule no step blocks a wait
-   that can already end.
+   conditions must follow from the order of events; else the check fails. Under this rule no step
+   blocks a wait that can already end.
 3. *Barriers of threads* (`bar.sync`, barriers of a cluster, of a warp) behave like mbarriers at
    which each thread waits as soon as it has arrived. A thread must arrive after the previous phase
    of the barrier.

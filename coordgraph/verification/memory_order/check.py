@@ -97,8 +97,8 @@ def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
 def _steps(graph: KernelGraph, launch: Launch) -> int:
     """The number of k tiles over all output tiles of a launch.
 
-    It is approximate for groups: they are counted as one product, so partial tiles at the ends of
-    groups are not counted. For a batch, the k tiles of one product are counted.
+    The number is approximate for groups, which are counted as one product: partial tiles at the
+    ends of groups are not counted. For a batch, the k tiles of one product are counted.
     """
     extents = [getattr(graph.gemm, axis) or launch.values.get(axis, 0) for axis in AXES]
     shape = macro_tile(graph.coordinates)

@@ -128,8 +128,8 @@ class Facts:
     def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
         """Numbers of the workgroups that receive a TMA multicast of a simulated thread.
 
-        These are all workgroups whose coordinates in the cluster equal those of the thread's
-        workgroup along every dimension that is not in `along`.
+        The receivers are all workgroups whose coordinates in the cluster equal those of the
+        thread's workgroup along every dimension that is not in `along`.
         """
         if not along:
             return [agent.workgroup]

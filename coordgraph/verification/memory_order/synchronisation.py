@@ -200,8 +200,8 @@ class Mbarrier:
 def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
     """The events that happened before a phase completed, whichever arrival completed it.
 
-    These are the events that happened both before `arrival` and before each arrival in `instead`:
-    one of these arrivals has completed the phase.
+    The result has the events that happened both before `arrival` and before each arrival in
+    `instead`: one of these arrivals has completed the phase.
     """
     clock = arrival.clock.copy()
     for other in instead:

@@ -63,7 +63,7 @@ def affordable(count: int, what: str) -> None:
 def accesses_of(effect: Effect) -> tuple[Access, ...]:
     """The memory accesses of an effect; () if it has none.
 
-    These are the effect itself if it is an access, or the accesses of an asynchronous operation.
+    An effect that is an access is its own access; an asynchronous operation has several accesses.
     """
     if isinstance(effect, Access):
         return (effect,)
