@@ -61,7 +61,7 @@ class Rasterize(Pass):
         if len(tile_plane(graph)) != 2:
             return (
                 "it needs separate tile numbers for rows and columns, which an earlier pass has "
-                "flattened; put it before that pass"
+                "flattened; put rasterize before that pass"
             )
         return why_no_plane(graph)
 

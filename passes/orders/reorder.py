@@ -47,8 +47,8 @@ class Reorder(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         if self.swap and len(tile_plane(graph)) < 2:
             return (
-                "there is nothing to swap: the tile numbers are flattened already; put it before "
-                "the pass that flattens them"
+                "there is nothing to swap: the tile numbers are flattened already; put reorder "
+                "before the pass that flattens them"
             )
         return why_no_plane(graph)
 

@@ -50,8 +50,8 @@ class SplitK(Pass):
         owner: the workgroup with the `first` or the `last` piece of a tile runs the epilogue. With
             `last`, workgroups wait only for workgroups of lower number, so that a grid of any size
             makes progress.
-        reduction: how the pieces of a tile are added up. `peers`: the owner adds one piece after
-            another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
+        reduction: how the partial sums of the pieces are added up. `peers`: the owner adds one
+            after another. `tree`: sums are added in pairs, and pairs of pairs, at the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
             every workgroup finishes a share of the tile, and waits for workgroups of higher and of
             lower number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last

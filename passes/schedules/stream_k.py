@@ -82,17 +82,18 @@ class StreamK(Pass):
 
     Args:
         workgroups: number of workgroups in the grid; None makes it a launch argument.
-        owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
-            with the tile's `first` piece along k, which waits for workgroups of higher number, or
-            with the `last` piece, which waits for workgroups of lower number. Without effect for
-            `reduction=scatter`.
+        owner: the workgroup that adds up the pieces (partial sums) of a shared tile and runs the
+            epilogue: the one with the tile's `first` piece along k, which waits for workgroups of
+            higher number, or with the `last` piece, which waits for workgroups of lower number.
+            Without effect for `reduction=scatter`.
         least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
             fewer. If the end of a share would leave fewer, the end moves to the begin or end of the
             tile.
-        reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
-            after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
+        reduction: how the pieces (partial sums) of a shared tile are added up. `peers`: the owner
+            adds one piece after another. `tree`: pieces are added in pairs, and pairs of pairs, at
+            the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
             every workgroup with a piece adds up some rows of all pieces and finishes these rows.
             `atomic`: atomic additions to one slot, so the last bits differ from run to run.

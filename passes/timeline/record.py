@@ -75,7 +75,7 @@ class RecordTimeline(Pass):
 
     def why_not(self, graph: KernelGraph) -> str | None:
         if self.most < 1:
-            return f"most={self.most}: at least 1 record must be kept"
+            return f"most={self.most} is less than the smallest number of records, 1; set 1 or more"
         if any(t.name == TIMELINE for t in graph.tensors):
             return "the graph records its timeline already; apply this pass once"
         return None

@@ -95,7 +95,7 @@ class LowerToHost(Pass):
         if self.registers < 5:
             return f"registers={self.registers} is too few for a register block; set at least 5"
         if graph.coordinates.of_kind(Workitem):
-            return "the graph has workitems: it was lowered to a GPU; use the graph before that"
+            return "the graph was lowered to a GPU: it has workitems; lower the scheduled graph"
         for tiling in graph.tilings:
             m, n, k = tiling.shape
             size = self._block(graph, tiling).elements(m, n, k) * element // 8

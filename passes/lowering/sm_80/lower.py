@@ -122,7 +122,7 @@ class LowerToTensorCores(Pass):
             if not 0 <= vector <= most or vector & (vector - 1):
                 return (
                     f"{name}={vector} must be a power of two, at most {most}; "
-                    "0 means the most that it may be"
+                    f"0 means {most}"
                 )
         if self.stages < 0 or self.stages == 1:
             return (

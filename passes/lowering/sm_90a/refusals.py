@@ -43,14 +43,16 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
     parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
     if left % MMA_M:
         where = "in m or in n" if gemm.sums == 1 else "in m, for an epilogue of several sums"
-        return f"{parts} must be a multiple of {MMA_M} {where}"
+        return f"{parts} must be a multiple of {MMA_M} {where}; choose another tile or cluster"
     least = MMA_COLUMNS * gemm.sums
     if right % least:
-        return f"{parts} must be a multiple of {least} in m and in n"
+        return (
+            f"{parts} must be a multiple of {least} in m and in n; choose another tile or cluster"
+        )
     step = max(least, division.instruction.columns)
     if across_k(gemm, division.right) and (division.columns < right or gemm.parts_in_rows):
         # The operand of an instruction, or each of its stacked parts, must begin where a TMA box
-        # begins. A single operand does, even if it ends inside a box.
+        # begins. A single operand always begins there, even if the operand ends inside a box.
         parts_of = gemm.sums if gemm.parts_in_rows else 1
         step = max(step, parts_of * LEAST_ROW_BYTES // division.kind.bytes)
     if division.columns % step:
@@ -59,7 +61,10 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
             f"multiple of {step}; choose a tile whose extents are powers of two"
         )
     if division.extent(K) % division.kind.row:
-        return f"{parts}x{division.extent(K)} must be a multiple of {division.kind.row} in k"
+        return (
+            f"{parts}x{division.extent(K)} must be a multiple of {division.kind.row} in k; choose "
+            "another tile or cluster"
+        )
     return None
 
 

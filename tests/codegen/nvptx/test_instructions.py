@@ -15,7 +15,10 @@ from tests.codegen.cli.commands import coordgraph
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 
 HOPPER, OLDER = "wgmma + TMA", "mma.sync + cp.async"
-SHALLOW = "tile 64x64x32: a workgroup's part 64x64x32 must be a multiple of 64 in k"
+SHALLOW = (
+    "tile 64x64x32: a workgroup's part 64x64x32 must be a multiple of 64 in k; choose another tile "
+    "or cluster"
+)
 GRAPH = DataParallel()(Gemm("bf16").graph((128, 128, 64)))
 SHALLOW_GRAPH = DataParallel()(Gemm("bf16").graph((64, 64, 32)))
 
