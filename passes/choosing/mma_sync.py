@@ -32,8 +32,8 @@ out: on an H200, with mma.sync, it was measured to be at most 1.2 % faster than 
 BANDS = (1, 8)
 """Heights of the bands of output tiles that are tried; 1 visits tiles in row-major order."""
 LEAST_DEPTH = 4
-"""Smallest number of iterations of an output tile, and of a share of it, if it is divided along
-k."""
+"""Smallest number of iterations of an output tile that is divided along k, and of each of the
+tile's shares on average."""
 MOST_PIECES = 16
 """Largest number of workgroups among which an output tile is divided along k."""
 

@@ -158,7 +158,7 @@ def _iteration(t: Table, s: MmaShape, g: GpuFigures) -> Column:
 
 
 def _fixup(s: MmaShape, w: Work, each: Column, g: GpuFigures) -> Column:
-    """Seconds of sending, awaiting and adding partial sums, for the workgroup with most of them."""
+    """Seconds of sending, awaiting and adding partial sums, for the workgroup with most sums."""
     late, counts = g.latencies, w.counts
     send = each * s.partial_bytes / late.partial_rate
     receive = late.receive_seconds + send

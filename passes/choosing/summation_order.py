@@ -26,7 +26,7 @@ __all__ = ["SummationOrder", "split_schedule"]
 
 
 def split_schedule(segments: int) -> SplitK:
-    """The schedule that divides k into `segments` segments (two or more), added in order."""
+    """The schedule that divides k into two or more `segments`, and adds their sums in order."""
     return SplitK(splits=segments, owner="last", reduction="turnstile")
 
 
@@ -61,7 +61,7 @@ class SummationOrder:
 
     @property
     def segments(self) -> int:
-        """Number of segments."""
+        """Number of segments of k whose sums are computed separately and then added."""
         return -(-self.depth // self.segment)
 
     @property

@@ -78,7 +78,8 @@ __all__ = [
 ]
 
 Owner = Literal["first", "last"]
-"""Which workgroup runs the epilogue of a shared tile: the one with the tile's first or last k."""
+"""Which workgroup runs the epilogue of a tile that several workgroups share: the workgroup with the
+tile's first, or with its last, k tiles."""
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
 """How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)

@@ -1,4 +1,4 @@
-"""Edges that map several dimensions (tile numbers, k tiles) to one that counts all combinations."""
+"""Edges from several dimensions (tile numbers, k tiles) to one that counts index combinations."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Scatter:
         return low, Assign("peers", self.high - low.symbol + 1)
 
     def _piece(self, peer: Expr, op: Operation) -> Operation:
-        """`op`; if workgroups have two slots, with END set to the slot of workgroup `peer`."""
+        """`op` on the partial sums of workgroup `peer`; sets END if workgroups have two slots."""
         if not self.ends:
             return op
         low, _ = self._named

@@ -95,7 +95,7 @@ class SplitTiles:
             c.connect(PassThrough(SLOT, self.pieces))
 
     def control(self, e: KernelEditor) -> Body:
-        """The operations of the workgroup that has a piece: its main loop, then the fix-up.
+        """The operations of a workgroup: the main loop of its piece of a tile, then the fix-up.
 
         If a tile has fewer iterations than pieces, workgroups without iterations exit at once, and
         no other workgroup waits for them.

@@ -42,8 +42,8 @@ of one peer; the loop's index is the number of the first of these peers. BATCH: 
 loop of one iteration around the unrolled loop over the peers of a batch, and the prefix of the ids
 of other coordinates of batches."""
 BATCHES = (16, 8, 4, 2, 1)
-"""Sizes of batches: the number of peers whose partial sums a thread loads together. The partial
-sums of 16 peers take 64 registers of a thread."""
+"""Sizes of batches: the number of peers (other workgroups with partial sums of the tile) whose
+partial sums a thread loads together. The partial sums of 16 peers take 64 registers of a thread."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class EventColumns(Protocol):
     """Type of objects that have events as columns: a `Simulation` or a measured timeline."""
 
     def event_columns(self) -> dict[str, list[Any]]:
-        """The events, as `Simulation.event_columns` describes them."""
+        """The events as lists, by column name, as `Simulation.event_columns` returns them."""
         ...
 
 

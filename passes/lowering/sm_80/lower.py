@@ -120,10 +120,7 @@ class LowerToTensorCores(Pass):
         for name, most in moves:
             vector = getattr(self, name)
             if not 0 <= vector <= most or vector & (vector - 1):
-                return (
-                    f"{name}={vector} must be a power of two, at most {most}; "
-                    f"0 means {most}"
-                )
+                return f"{name}={vector} must be a power of two, at most {most}; 0 means {most}"
         if self.stages < 0 or self.stages == 1:
             return (
                 f"stages={self.stages} is too few: a pipeline needs 2; "

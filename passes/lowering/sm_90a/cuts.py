@@ -1,4 +1,4 @@
-"""Boxes of D that extend past the end of a group, where TMA cannot clip them.
+"""Stores of boxes of D that extend past the end of a group, where TMA does not clip boxes.
 
 TMA clips a box at the end of a tensor only. In a grouped problem a group may end inside D, and TMA
 would overwrite rows of the next group. So TMA stores a box only if it is entirely inside its group.

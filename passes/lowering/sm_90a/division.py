@@ -242,7 +242,7 @@ class Division:
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """The warpgroup's coordinate in a 1-tuple; () if warpgroups do not divide an axis of D.
+        """1-tuple of the warpgroup's coordinate; () if warpgroups do not divide this axis of D.
 
         Args:
             axis: the axis of D: 0 or 1.

@@ -130,7 +130,7 @@ class Fixup(Pieces):
         c.connect(Tile("fixup.inside", ("fixup.place", self.workitem, self.element)))
 
     def send(self, op: SendPartial | AccumulatePartial) -> Body:
-        """Store the accumulator in its slot, or add it atomically, then raise the slot's flag.
+        """Store the accumulator in a workspace slot, or add it atomically, then raise the flag.
 
         One thread raises the flag; the barrier orders the stores of all threads before the release
         by that thread.

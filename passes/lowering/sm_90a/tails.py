@@ -1,4 +1,4 @@
-"""The last k tile of a group, whose end along k TMA cannot clip.
+"""Zeroes the elements of a group's last k tile that follow the end of the group along k.
 
 TMA clips a box only at the end of the tensor. If a group ends along k inside the tensor, the box of
 the group's last k tile also contains elements of the next group. So before the consumers multiply
