@@ -236,7 +236,10 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
             yield from _epilogue(graph, op, position)
         for tensor in named:
             if all(t.name != tensor for t in graph.tensors):
-                yield f"{op.kind} (operation {position}): there is no tensor '{tensor}'"
+                yield (
+                    f"{op.kind} (operation {position}): there is no tensor '{tensor}'; declare the "
+                    "tensor, or name another one"
+                )
         if isinstance(op, LoadTile | Epilogue | StoreTile) and len(op.tile) < 2:
             yield (
                 f"{op.kind} (operation {position}): its field 'tile' names {len(op.tile)} "
@@ -255,8 +258,8 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
             for name in names:
                 if name not in graph.coordinates:
                     yield (
-                        f"{op.kind} (operation {position}): there is no dimension '{name}', which "
-                        f"it names as {role}"
+                        f"{op.kind} (operation {position}): its field '{role}' names '{name}', but "
+                        f"there is no dimension '{name}'; add the dimension, or name another one"
                     )
 
 
@@ -267,7 +270,10 @@ def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
     numbers D's elements.
     """
     if not op.function.stores_d and op.output not in graph.coordinates:
-        yield f"{op.kind} (operation {position}): there is no dimension '{op.output}'"
+        yield (
+            f"{op.kind} (operation {position}): there is no dimension '{op.output}'; add the "
+            "dimension, whose index numbers the elements of the output"
+        )
     if op.function != graph.gemm.epilogue:
         yield (
             f"{op.kind} (operation {position}): its function is not the epilogue of the problem; "
@@ -277,13 +283,13 @@ def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
         names = ", ".join(graph.gemm.operands)
         yield (
             f"{op.kind} (operation {position}): its operands are ({', '.join(op.operands)}), but "
-            f"its function has the operands ({names})"
+            f"its function has the operands ({names}); name these"
         )
     elif op.stores != tuple(graph.gemm.outputs):
         names = ", ".join(graph.gemm.outputs)
         yield (
             f"{op.kind} (operation {position}): it stores ({', '.join(op.stores)}), but its "
-            f"function has the outputs ({names}) besides D"
+            f"function has the outputs ({names}) besides D; name these in 'stores'"
         )
 
 
@@ -394,7 +400,7 @@ def _scheduled(graph: KernelGraph) -> Iterator[str]:
                 "by an edge"
             )
     if not graph.control.of_kind(MultiplyAccumulate):
-        yield "the kernel has no MultiplyAccumulate, so it computes no product"
+        yield "the kernel has no MultiplyAccumulate, so it computes no product; add one"
     yield from _tilings(graph)
     yield from problems_of_tickets(graph)
 

@@ -16,8 +16,8 @@ def collection_paused() -> Generator[None]:
     If the garbage collector is already off at the start of the block, it stays off.
 
     Reading a large graph or generating a kernel makes several hundred thousand objects. Most of
-    them live as long as the graph, the kernel or the caches of expressions, and each full
-    collection visits them all. Collections took a third of the time to read a graph of 10,000
+    these objects live as long as the graph, the kernel or the caches of expressions, and each full
+    collection visits all of them. Collections took a third of the time to read a graph of 10,000
     edges, and up to a quarter of the time of code generation.
     """
     if not gc.isenabled():

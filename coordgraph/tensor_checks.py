@@ -1,8 +1,9 @@
 """The check `tensors`: a graph declares each tensor of its problem exactly once.
 
-The shapes must be those that `Gemm.graph` declares for the problem, because kernel calls check
-arrays against them, and reference results are computed from them. The element types of workspaces
-are checked, too, and the launch parameters that say whether optional tensors are read.
+The tensors' shapes must be those that `Gemm.graph` declares for the problem, because kernel calls
+check arrays against these shapes, and reference results are computed from them. The element types
+of workspaces are checked, too, and the launch parameters that say whether optional tensors are
+read.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Trial:
                 law = Law.REVERSE_UNDOES_FORWARD.value
                 yield (
                     f"{self.edge}: the law {law} fails at u = {u}: forward gives {d}, and reverse "
-                    f"of that gives {back}"
+                    f"of {d} gives {back}; correct one of the formulas"
                 )
 
     def _forward_undoes_reverse(self) -> Iterator[str]:
@@ -212,7 +212,7 @@ class Trial:
                 law = Law.FORWARD_UNDOES_REVERSE.value
                 yield (
                     f"{self.edge}: the law {law} fails at d = {d}: reverse gives {u}, and forward "
-                    f"of that gives {back}"
+                    f"of {u} gives {back}; correct one of the formulas"
                 )
 
     def _numbers(self, values: Sequence[Expr]) -> Indices:

@@ -57,6 +57,6 @@ def _method(found: list[Counterexample]) -> str:
     """`interval proof` or `enumeration`: the method that found the counterexamples.
 
     The method is `interval proof` if no counterexample names a workgroup: these follow from the
-    ranges of sizes. Else it is `enumeration`: small launches were run.
+    ranges of sizes. Else the method is `enumeration`: small launches were run.
     """
     return "interval proof" if all(not example.workgroups for example in found) else "enumeration"

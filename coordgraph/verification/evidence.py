@@ -201,7 +201,7 @@ class Evidence:
     def run_launches(self) -> tuple[Launch, ...]:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
-        The first one has many fix-ups and partial tiles, but few segments. Each further launch
+        The first launch has many fix-ups and partial tiles, but few segments. Each further launch
         adds as many new features as possible. A feature is an axis that ends in a partial tile, or
         a segment as long as the longest one of all traces.
         """

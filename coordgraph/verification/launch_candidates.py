@@ -192,7 +192,7 @@ def _rows(count: int, *, distinct: bool) -> tuple[list[int], int]:
 def _missing(extent: int, number: int) -> int:
     """Number of padding elements in the last tile of an axis.
 
-    `number % 4` selects it: 0, 1, half of the tile's `extent`, or all elements but one.
+    `number % 4` selects 0, 1, half of the tile's `extent`, or all elements of the tile but one.
     """
     return (0, 1, extent // 2, extent - 1)[number % 4]
 

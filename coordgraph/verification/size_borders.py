@@ -1,10 +1,10 @@
 """Search for launch arguments that violate a size rule, near the constants in a graph's formulas.
 
-The launches that checks trace are small. A wrong rule such as `64 >= m` holds in all of them, and
-is false only for m above 64, a constant of the graph. Rules are cheap to evaluate, so they are
-evaluated for many more launch arguments than are traced: for small values, and for values near the
-constants in the rules and in the definitions of parameters, near products of two such constants,
-and near powers of two.
+The launches that checks trace are small. A wrong rule such as `64 >= m` holds in all small
+launches, and is false only for m above 64, a constant of the graph. Rules are cheap to evaluate, so
+they are evaluated for many more launch arguments than are traced: for small values, and for values
+near the constants in the rules and in the definitions of parameters, near products of two such
+constants, and near powers of two.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ Place = tuple[int, int, OutputTile]
 """Type that identifies a partial sum: its workspace slot, its turn (how many partial sums were sent
 to the slot before it), and its output tile."""
 Step = Callable[["_Replay"], bool]
-"""An operation of a workgroup. Returns False if it must wait for a partial sum."""
+"""Type: an operation of a workgroup, a function that returns False if the operation must wait for a
+partial sum, else True."""
 
 
 def summation_orders(

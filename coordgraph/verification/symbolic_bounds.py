@@ -10,7 +10,8 @@
 - a parameter by the expression that defines it;
 - the inequality `x // d <= q` by `x <= q*d + d - 1`.
 
-Every replacement is sound by itself. After each one, `Ranges` tries to prove the inequality.
+Every replacement is sound by itself. After each replacement, `Ranges` tries to prove the
+inequality.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ class Edge(ABC):
             if count == 0 or (want is not None and count != want):
                 wanted = "one or more" if want is None else str(want)
                 raise VerifyError(
-                    f"{self}: it has {count} {side} operands, but {self.kind} takes {wanted}"
+                    f"{self}: it has {count} {side} operands, but {self.kind} takes {wanted}; name "
+                    "that many"
                 )
 
     @property

@@ -39,10 +39,11 @@ differ only in the order of independent steps; if a launch breaks a rule, the ch
    warpgroup.
 
 So no step prevents another one, and any two steps that can be executed next commute: the machine is
-confluent. All maximal interleavings then have the same steps. If one of them ends with every thread
-at its end, none deadlocks; if threads remain that wait, each interleaving leaves them waiting. The
-order that the clocks compute consists of program order, and of edges from each arrival, byte count
-or flag change to the waits that it ends; these are the same in each interleaving.
+confluent. All maximal interleavings then have the same steps. If one interleaving ends with every
+thread at its end, no interleaving deadlocks; if threads remain that wait, each interleaving leaves
+these threads waiting. The order that the clocks compute consists of program order, and of edges
+from each arrival, byte count or flag change to the waits that it ends; these are the same in each
+interleaving.
 
 **What is assumed.** All workgroups of a launch are resident (the check `progress` of the scheduled
 graph says whether the launcher must guarantee that). A read is complete before the next release or

@@ -232,7 +232,7 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
     Args:
         uses: all uses.
         earlier, later: the positions of the two uses in `uses`.
-        same: whether one thread makes both.
+        same: whether one thread makes both uses.
 
     Raises:
         Violation: the two uses race.

@@ -1,8 +1,8 @@
 """Simulated synchronisation objects: mbarriers, barriers, flags and shared async-groups.
 
 Two operations on one object that do not commute must be ordered; then all interleavings have the
-result of the simulated one (see `coordgraph.verification.memory_order`). If two such operations are
-not ordered, `Conflict` is raised.
+result of the simulated interleaving (see `coordgraph.verification.memory_order`). If two such
+operations are not ordered, `Conflict` is raised.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Conflict(Exception):
 
     Args:
         problem: what may happen, as a sentence.
-        other: the event that is not ordered with the current one, as an integer with only its bit
-            set; 0 if no single event is known.
+        other: the event that is not ordered with the current event, as an integer in which only
+            the bit of `other` is set; 0 if no single event is known.
     """
 
     def __init__(self, problem: str, other: int = 0) -> None:
@@ -80,7 +80,7 @@ class Mbarrier:
         initialised: the event that initialised the mbarrier, as an integer with only its bit set.
         early: for each phase, by number: arrivals that an earlier simulation of the launch counted
             for a later phase, although nothing orders them after the completion of this phase. So
-            each of them may complete this phase in place of another arrival.
+            each of these arrivals may complete this phase in place of another arrival.
         pending: number of arrivals that the current phase still needs.
         bytes: number of bytes that the current phase expects and that are not yet written.
         counts_bytes: whether an arrival has announced bytes, so that phases wait for bytes too.
