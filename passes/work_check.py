@@ -3,8 +3,9 @@
 The workgroups of a scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue
 and one store for every output tile, and send one signal for every wait, so that no workgroup waits
 for ever. Each workgroup must zero an accumulator, add products to it, then either send it or apply
-the epilogue and store it, in this order. In a reduce-scatter, a workgroup that waits for the pieces
-of a tile must add every piece once to each share of the tile that it finishes.
+the epilogue and store it, in this order. In a reduce-scatter, where every workgroup with a partial
+sum of a tile finishes some shares of the tile, a workgroup must add every partial sum of the tile
+once to each share that it finishes.
 
 The problems are the first ones that `graph.check()` examines. In some the number of output tiles is
 a multiple of the number of workgroups, one more, or one less; in others there are fewer output

@@ -1,4 +1,8 @@
-"""Candidate plans that the cost model does not choose by default: schedule, tilings and grids."""
+"""`Kind`: a candidate schedule, with the tilings (tile and cluster) and grids to try.
+
+`passes.choosing.candidates` makes the usual kinds; functions of this module make the kinds for
+tuning, for measurements, for `k_order=interleaved` and for batch-invariant products.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from passes.kit import (
 __all__ = ["DataParallel"]
 
 Scheduler = Literal["static", "dynamic"]
-"""How persistent workgroups get their output tiles."""
+"""How persistent workgroups get their output tiles: `static` assigns the tiles before the launch,
+`dynamic` gives the next tile to the first workgroup that is free."""
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def fitted_machine(device: str) -> Machine:
 
 
 def _h100() -> Machine:
-    """H100 SXM5: the chip of the H200 with slower memory.
+    """The model of the H100 SXM5: the chip of the H200 with slower memory.
 
     NVIDIA H100 data sheet: 80 GB of HBM3 at 3.35 TB/s (H200: 4.8 TB/s). Number of SMs, clock rate,
     L2 cache and power limit (700 W) are those of the H200.

@@ -20,7 +20,8 @@ __all__ = ["Cache", "Found", "Pieces", "Traffic"]
 MOST_READS = 256
 """Number of reads of a panel that the model of the L2 cache remembers; it forgets older reads."""
 MOST_TILES = 1 << 32
-"""More than the number of k tiles of any launch."""
+"""A number larger than the number of k tiles of any launch, so that panel * MOST_TILES + k tile
+identifies a k tile of a panel."""
 NEVER = (-inf, 0)
 """The last two numbers of a `Read` (bytes read from DRAM before it, and slot) if there is none."""
 Read = tuple[int, int, float, int]
@@ -123,9 +124,9 @@ class Cache:
 
 @dataclass
 class Pieces:
-    """`Cache` for launches in which the ranges of k of a panel's requests are equal or disjoint.
+    """Like `Cache`, for launches in which two requested ranges of a panel are equal or disjoint.
 
-    Then each range is evicted as a whole, and only its last read matters.
+    Each range of k tiles is then evicted as a whole, and only the range's last read matters.
 
     Args:
         capacity: number of bytes of A and B that the cache holds.
