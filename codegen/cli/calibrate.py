@@ -23,8 +23,8 @@ def calibrate_command(
     output: Annotated[
         Path | None,
         output_option(
-            "The file of constants to write; by default that of this GPU, which later processes "
-            "read."
+            "The file of constants to write; by default the file of this GPU, which later "
+            "processes read."
         ),
     ] = None,
     record: Annotated[
@@ -42,8 +42,8 @@ def calibrate_command(
     """Fit the cost model, which chooses plans, to this machine's GPU.
 
     Measures plans on drawn sizes, fits the constants of the cost model to the times, and stores
-    them for later processes. The GPU should be idle. The quality of the fit is judged on sizes that
-    were not fitted to.
+    them for later processes. The GPU should be idle. The quality of the fit is judged on other
+    sizes than those that were fitted.
 
     [bold]Examples[/]
 

@@ -1,6 +1,6 @@
 """Shell completion of targets and of the names of passes in pipelines.
 
-`coordgraph --install-completion` installs it.
+`coordgraph --install-completion` installs the completion.
 """
 
 from __future__ import annotations

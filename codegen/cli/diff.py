@@ -97,7 +97,7 @@ def _graphs(
             )
         if files == ["-", "-"]:
             raise typer.BadParameter(
-                "both graphs are '-', but standard input has only one; name a file for one of them"
+                "both graphs are '-', but standard input has only one; give a file for the other"
             )
         if scheduling.workgroups is not None:
             raise typer.BadParameter(

@@ -43,7 +43,7 @@ the border of D are partly padding."""
 class Finding:
     """One line of the report: what was examined, whether it works, and the details.
 
-    `needed` means that coordgraph does not work without the examined part.
+    `needed`: whether coordgraph fails to work without the examined package, tool or target.
     """
 
     name: str

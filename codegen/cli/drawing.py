@@ -1,6 +1,6 @@
 """Draws mermaid texts as SVG and PNG files.
 
-The drawing is by mermaidx, which runs mermaid.js in an embedded V8 and needs no browser.
+The package mermaidx draws: it runs mermaid.js in an embedded V8, and needs no browser.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def exit_code(error: BaseException) -> ExitCode:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An error as plain data: kind, message, exit code, and the line and column if known."""
-    # A MemoryError of numpy is of a private subclass, whose name users need not see.
+    # numpy raises a private subclass of MemoryError, whose name users need not see.
     kind = MemoryError if isinstance(error, MemoryError) else type(error)
     found: dict[str, Any] = {"kind": kind.__name__, "message": message(error)}
     found["exit_code"] = int(exit_code(error))

@@ -1,4 +1,4 @@
-"""The answers of `coordgraph eval`: coordinates of a graph as expressions of known ones."""
+"""The answers of `coordgraph eval`: coordinates as expressions of known coordinates."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["Answer", "answer_of", "check_exists", "known_scope", "launch_values"
 class Answer:
     """A coordinate, computed from coordinates whose values the command line gives.
 
-    It has the expression, the condition (guard) under which the coordinate is not padding, and the
-    edges from which the expression was computed.
+    An answer has the expression, the condition (guard) under which the coordinate is not padding,
+    and the edges from which the expression was computed.
     """
 
     name: str
@@ -82,13 +82,12 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """The graph's coordinates as a `Scoped`, in which those in `at` are known.
+    """The graph's coordinates as a `Scoped`, in which the coordinates in `at` are known.
 
-    If `at` is empty, a default set of coordinates is known, all as symbols.
-
-    The default for `Direction.REVERSE`, which derives tensor indices, is all dimensions that are
-    upstream of no edge (hardware and loops). The default for `Direction.FORWARD` is all dimensions
-    that are downstream of no edge (tensors).
+    If `at` is empty, a default set of coordinates is known, all as symbols. For
+    `Direction.REVERSE`, which derives tensor indices, these are all dimensions that are upstream of
+    no edge (hardware and loops); for `Direction.FORWARD`, all dimensions that are downstream of no
+    edge (tensors).
 
     Args:
         graph: the graph.
@@ -145,7 +144,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise VerifyError if a coordinate is negative, or not below its size where that is known."""
+    """Raise VerifyError if a coordinate is negative, or is at least its size, if that is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):
@@ -173,7 +172,7 @@ def split_point(
 
 
 def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
-    """The values of the graph's parameters: those given, and those that follow from them.
+    """The values of the graph's parameters: the given values, and values computed from them.
 
     Raises:
         LaunchError: a name is not a launch argument of the graph, or a value is out of bounds.

@@ -39,7 +39,7 @@ class Drawn(Protocol):
 
     @property
     def begin(self) -> NDArray[Any]:
-        """Begin of each event, in seconds since the launch began."""
+        """Beginning of each event, in seconds since the launch began."""
         ...
 
     @property
@@ -99,7 +99,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
 def shown_rows(count: int) -> Iterator[int | None]:
     """Indices of the rows to show, of `count` rows.
 
-    If there are many, rows in the middle are left out; None stands for them.
+    If there are many rows, rows in the middle are left out; None stands for the omitted rows.
     """
     if count <= MOST_ROWS:
         yield from range(count)
@@ -112,7 +112,7 @@ def shown_rows(count: int) -> Iterator[int | None]:
 def _cells(e: Drawn, slot: int, makespan: float) -> list[Activity | None]:
     """The longest activity of a slot (or SM) in each of `WIDTH` equal parts of the makespan.
 
-    It is None for a part in which the slot was idle for longer than it did anything else.
+    The entry is None for a part in which the slot was idle for longer than any activity took.
     """
     part = makespan / WIDTH
     own = (e.slot == slot) & (e.behind == 0)

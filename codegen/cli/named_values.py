@@ -14,14 +14,14 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="NAME[=VALUE],…",
-        help="The point: NAME=VALUE gives a coordinate a number or an expression, NAME alone "
-        "leaves it a symbol. Without --at all coordinates at the machine's end of the graph are "
-        "symbols, or with --forward those at the tensors' end. Launch arguments, such as m=1280, "
-        "are taken too, and by explain-index tables, such as 'rows=(0,200,256)'.",
+        help="Known coordinates: NAME=VALUE gives one a number or an expression, NAME alone "
+        "leaves it a symbol. Without --at all coordinates of hardware and loops are symbols, or "
+        "with --forward all coordinates of tensors. Launch arguments, such as m=1280, are taken "
+        "too; explain-index also takes tables, such as 'rows=(0,200,256)'.",
     ),
 ]
 Forward = Annotated[
-    bool, typer.Option("--forward", help="Go from tensors to the machine, not the reverse.")
+    bool, typer.Option("--forward", help="From tensors to hardware, not the reverse.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""Groups of options: a dataclass whose fields are options is one parameter of a command.
+"""Lets a command take a group of options as one parameter: a dataclass, each field an option.
 
 An option is declared once, as the annotation of a field. A command takes the dataclass as a
 parameter, and may leave options out, require them, or give them other defaults:

@@ -158,7 +158,9 @@ TransposeB = Annotated[
 Batched = Annotated[
     bool,
     typer.Option(
-        "--batched", help="A batch of products of the same shape.", rich_help_panel=PROBLEM
+        "--batched",
+        help="The problem is a batch of products of the same shape.",
+        rich_help_panel=PROBLEM,
     ),
 ]
 Groups = Annotated[
@@ -175,15 +177,17 @@ Groups = Annotated[
 ]
 Batches = Annotated[
     int | None,
-    typer.Option("--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM),
+    typer.Option(
+        "--batches", min=1, help="The number of products of a batch.", rich_help_panel=PROBLEM
+    ),
 ]
 Extents = Annotated[
     str | None,
     typer.Option(
         "--extents",
         metavar="E,E,…",
-        help="With --groups: the extent of each group along that axis, as 200,0,56; of groups "
-        "along mnk those of each product, as 64x96x128,32x200x8.",
+        help="With --groups m or k: the extent of each group along that axis, as 200,0,56. With "
+        "--groups mnk: m, n and k of each product, as 64x96x128,32x200x8.",
         rich_help_panel=PROBLEM,
     ),
 ]
@@ -299,8 +303,8 @@ StageName = Annotated[
     typer.Option(
         "--stage",
         metavar="N|PASS",
-        help="0 is the graph before the first pass, N the graph after the Nth; by default the "
-        "last. 'show' also has the stage 'lowered', from which code is generated.",
+        help="0 is the graph before the first pass, N the graph after the Nth pass; by default the "
+        "last stage. 'show' also has the stage 'lowered', from which code is generated.",
     ),
 ]
 Events = Annotated[
@@ -321,7 +325,7 @@ Threads = Annotated[
 Checked = Annotated[
     bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
 ]
-ReadsC = Annotated[bool, typer.Option("--reads-c", help="For calls that add C or another matrix.")]
+ReadsC = Annotated[bool, typer.Option("--reads-c", help="Calls add C or another matrix.")]
 Ordinal = Annotated[int, typer.Option("--ordinal", min=0, help="The number of the GPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 

@@ -17,8 +17,8 @@ __all__ = ["Summary", "timeline"]
 
 WIDTH = 56
 MOST_ROWS, HEAD, TAIL = 12, 8, 3
-# The character and the styles of a segment in the timeline, by its role. Neighbouring segments
-# alternate between two styles.
+# The character and the styles of a segment (a workgroup's share of the iterations of one output
+# tile) in the timeline, by the segment's role. Neighbouring segments alternate between two styles.
 GLYPHS = {"whole": "█", "first": "▓", "middle": "▒", "final": "░"}
 STYLES = {
     "whole": ("green", "bright_green"),
@@ -28,9 +28,9 @@ STYLES = {
 }
 MEANING = {
     "whole": "a whole tile",
-    "first": "the first iterations of a shared tile",
-    "middle": "its middle iterations",
-    "final": "its last iterations",
+    "first": "a shared tile's first iterations",
+    "middle": "a shared tile's middle iterations",
+    "final": "a shared tile's last iterations",
 }
 
 

@@ -1,6 +1,6 @@
-"""The products of a run: one, a batch of one shape, groups along m or k, or a list.
+"""The products of a run: one product, a batch of one shape, groups along m or k, or a list.
 
-Also finds the matrices of each product within the arrays that a kernel takes.
+`Products` also finds the matrices of each product within the arrays that a kernel takes.
 """
 
 from __future__ import annotations

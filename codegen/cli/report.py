@@ -79,7 +79,7 @@ def report(
 
     if scheduling.target in HOSTS:
         raise typer.BadParameter(
-            f"the report simulates GPUs, and {scheduling.target} is none; leave out --target "
+            f"the report simulates GPUs, and {scheduling.target} is no GPU; leave out --target "
             f"{scheduling.target}, or choose a GPU with --machine",
             param_hint="--target",
         )

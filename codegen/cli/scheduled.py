@@ -97,9 +97,10 @@ class Scheduled:
         )
 
     def instructions(self, kernel: Kernel, *, reads_c: bool = False) -> tuple[str, tuple[str, ...]]:
-        """The matrix and copy instructions that the kernel uses for the problem's sizes, as text.
+        """The matrix and copy instructions that the kernel uses for the problem's sizes; and notes.
 
-        The second item has a sentence for each faster lowering: why the kernel does not use it.
+        The second item of the result has, for each faster lowering, a sentence that says why the
+        kernel does not use this lowering.
 
         Args:
             kernel: the compiled kernel.
@@ -124,7 +125,7 @@ def scheduled(
         problem: the options of the problem.
         how: the schedule or the plan, and the target, which is not `native`.
         fixed: whether the given sizes become constants of the graph, not launch arguments.
-        reads_c: whether C is added; `--plan auto` then chooses a plan that has registers for C.
+        reads_c: whether C is added; if so, `--plan auto` chooses a plan that has registers for C.
 
     Raises:
         typer.BadParameter: options contradict each other.

@@ -73,7 +73,7 @@ def show(
         typer.Option(
             "--only",
             metavar="NAME,…",
-            help="Draw these coordinates and the edges among them; more than once if wanted. With "
+            help="Draw only these coordinates and the edges among them; may be repeated. With "
             "--provenance: list these coordinates and their edges.",
         ),
     ] = None,
@@ -131,7 +131,7 @@ def show(
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:
         raise typer.BadParameter(
-            "--diff compares a stage with the one before, and stage 0 has none before it; choose "
+            "--diff compares a stage with the stage before, and no stage is before stage 0; choose "
             "a later --stage"
         )
     names = [name.strip() for text in only or () for name in text.split(",") if name.strip()]

@@ -22,7 +22,7 @@ class SimulatedLaunch:
     """A scheduled graph, the products of one launch, and the machine that simulates it.
 
     Args:
-        made: the scheduled graph, with the plan or pipeline it was made by.
+        made: the scheduled graph, with the plan or pipeline that made it.
         products: the extents of all products.
         machine: the GPU.
         kernel: the cluster shape, and how consumer warpgroups work: cooperative or pingpong.
@@ -56,8 +56,8 @@ def simulated_launch(
 
     Args:
         problem, batches, extents: the options of the products.
-        scheduling: the options for the schedule or plan; its target is replaced by that of the
-            machine.
+        scheduling: the options for the schedule or plan; the target is replaced by the machine's
+            architecture.
         source: the file of a scheduled graph, or None.
         machine: the full or short name of the GPU.
         beta: the factor of C; C is read unless `beta` is 0.

@@ -91,7 +91,7 @@ def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
 def staged(
     problem: Problem, scheduling: Scheduling, source: str | None, stage: str | None
 ) -> list[Stage]:
-    """The stages of the graph that options describe, with the lowered one if `stage` names it.
+    """The stages of the graph that options describe, with the lowered graph if `stage` names it.
 
     Args:
         problem: the problem, if the graph is not read from a file.

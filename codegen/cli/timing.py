@@ -57,10 +57,11 @@ def launch(
 ) -> Launched:
     """Launch a kernel once to write D to `out`, a second time to warm up, then time more launches.
 
-    The second launch is not timed either, because it may compile: if the graph was made by other
-    code than the passes of this library, the first launch runs a kernel that checks every index,
-    and the second one compiles a kernel without these checks. If `repeat` is None and the first
-    launch of a CPU kernel takes longer than `BUDGET_SECONDS`, it is the only one, and is timed.
+    The second launch is not timed either, because it may compile: if other code than the passes of
+    this library made the graph, the first launch runs a kernel that checks every index, and the
+    second launch compiles a kernel without these checks. If `repeat` is None and the first
+    launch of a CPU kernel takes longer than `BUDGET_SECONDS`, the first launch is timed, and is the
+    only one.
 
     Args:
         kernel: the kernel.

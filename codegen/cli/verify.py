@@ -193,7 +193,7 @@ def _sizes(
 
 
 def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGraph:
-    """A copy of the graph in which the range of each given launch argument is only its value.
+    """A copy of the graph in which each given launch argument can only have its given value.
 
     Args:
         graph: a scheduled or lowered graph.

@@ -35,7 +35,7 @@ class ElementwiseEmitter:
     Args:
         builder: the LLVM IR builder that inserts the instructions.
         gpu: whether the target is PTX; else it is a CPU.
-        fast: whether results are stored in 16 bits, so that less exact instructions may be used.
+        fast: whether less exact instructions may be used, because results are stored in 16 bits.
     """
 
     def __init__(self, builder: ir.IRBuilder, *, gpu: bool, fast: bool) -> None:

@@ -284,7 +284,7 @@ class Expressions:
         """Emit a sum or a product; operands may be truncated, since arithmetic is modulo 2^bits."""
         is_sum = isinstance(expr, Add)
         # With non-negative operands no intermediate result overflows, so the flags nuw and nsw are
-        # valid. The flags let LLVM widen loop indices.
+        # valid. These flags let LLVM widen loop indices.
         safe = not self.hazards.unproved and all(self.bounds.natural(a, ranges) for a in parts)
         # A sum of non-negative operands needs 64 bits if one of the operands does.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
@@ -307,7 +307,7 @@ class Expressions:
         return result
 
     def _exact(self, exprs: tuple[Expr, ...], ranges: Ranges) -> tuple[list[Number], int]:
-        """The values of `exprs`, widened to the width of the widest one, and that width in bits."""
+        """The values of `exprs`, widened to the width of the widest; and this width in bits."""
         numbers = [self.number(e, ranges) for e in exprs]
         bits = 64 if self.widest else max(map(self._bits, numbers))
         return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits

@@ -18,9 +18,9 @@ class SlotBuilder(ir.IRBuilder):
     itself, but slowly, since a kernel has thousands of them: wgmma reads and writes each
     accumulator in every step along k. Only `load` and `store` may use the address of a slot.
 
-    If a block stores to a slot several times, one of the overwritten values is stored, too. LLVM's
-    pass `mem2reg` numbers registers of slots with one store differently, and the PTX should be the
-    same as without this class.
+    If a block stores to a slot several times, one of the overwritten values is stored, too. A slot
+    with a single store would get another register number from LLVM's pass `mem2reg`, and the PTX
+    would differ from the PTX without this class.
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -55,7 +55,7 @@ class SlotBuilder(ir.IRBuilder):
         return None
 
     def _known(self) -> dict[ir.AllocaInstr, ir.Value]:
-        """`_values` of the current block; it is empty if the builder has just entered the block."""
+        """`_values` of the current block; empty if the builder has just entered the block."""
         if self._of is not self.block:
             assert not self._stored, "the builder left a block that has no terminator yet"
             self._of = self.block

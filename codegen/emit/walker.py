@@ -58,7 +58,7 @@ class Walker:
     """
 
     widest = False
-    """Whether all indices are computed in 64 bits; else in 32 bits where these provably suffice."""
+    """Whether all indices are computed in 64 bits; else in 32 bits where 32 provably suffice."""
     derives = True
     """Whether the kernel computes the parameters that depend on tables; else its caller does."""
 
@@ -151,7 +151,8 @@ class Walker:
             node: the operation that sends or receives a partial sum.
             turn: the dimension whose index, plus 1, is the value; '' if only one partial sum is
                 sent in the slot.
-            readers: the number of workgroups that read the slot; it is the value if `turn` is ''.
+            readers: the number of workgroups that read the slot, which is the value if `turn` is
+                ''.
         """
         value = node.scope.resolve(node.place(turn).values[0] + 1 if turn else readers)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
@@ -301,7 +302,7 @@ class Walker:
     def enter_iteration(self, node: Node) -> None:
         """Hook for subclasses: emits code at the beginning of each iteration of a loop.
 
-        It is not called for unrolled loops.
+        The walker does not call this hook for unrolled loops.
         """
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:

@@ -88,7 +88,7 @@ class _C(Printer):
                 return f"({sign.join(sorted(self.at(arg) for arg in expr.args))})", ATOM
             case Load() | Search():
                 raise CodegenError(
-                    f"{expr} reads a table in device memory, which the host cannot; export a "
+                    f"{expr} reads a table in device memory, which the host cannot read; export a "
                     "kernel whose sizes do not depend on tables"
                 )
             case Not():

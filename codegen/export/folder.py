@@ -24,7 +24,7 @@ __all__ = ["Exported", "export"]
 ALIGNMENTS = (1, ALIGNED_BYTES)
 """The values, in bytes, of the argument `alignment` of `export`."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""The names that an exported kernel may have; C identifiers begin with the name."""
+"""The names that an exported kernel may have: its C functions and types begin with the name."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from coordgraph.tensors import Role, Tensor, dtype
 __all__ = ["header", "implementation", "layout_of"]
 
 SIZES = ("m", "n", "k", "batches")
-"""The launch parameters that are extents; if a stride equals an extent, it is not checked again."""
+"""The launch parameters that are extents. A stride that equals an extent is not checked again."""
 BUFFER_ALIGNMENT = 256
 """Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
 
@@ -251,7 +251,7 @@ def _workspace(recipe: Recipe) -> Iterator[str]:
 def _attributes(recipe: Recipe) -> Iterator[str]:
     """C statements that set CUDA launch attributes.
 
-    They are the cluster size, and cooperative or programmatic dependent launch.
+    The attributes are the cluster size, and cooperative or programmatic dependent launch.
     """
     facts = recipe.facts
     one = "attributes[config->numAttrs]"

@@ -88,7 +88,7 @@ class Recipe:
 
     @property
     def exact(self) -> bool:
-        """Whether only GPUs of exactly this capability run the code, as that of `sm_90a`."""
+        """Whether only GPUs of exactly this compute capability run the code, as for `sm_90a`."""
         return self.architecture[-1].isalpha()
 
     @cached_property
@@ -123,8 +123,8 @@ class Recipe:
         """For each parameter `read_NAME`, the C expression of its value.
 
         `read_NAME` is 1 if the kernel must read the optional operand NAME: the operand's address is
-        not 0, and neither is the scalar that multiplies it in the epilogue, if there is one. The
-        expression reads the struct `x` that the caller passes.
+        not 0, and the scalar that multiplies the operand in the epilogue, if there is one, is not
+        0. The expression reads the struct `x` that the caller passes.
         """
         found: dict[str, str] = {}
         for tensor, operand in self.gemm.operands.items():

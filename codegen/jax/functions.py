@@ -29,8 +29,8 @@ def matmul(
 ) -> Any:
     """`jax.numpy.matmul`: the product of vectors, matrices, or batches of matrices.
 
-    It may be traced by `jax.jit`, `jax.grad` (in reverse mode) and `jax.vmap`. XLA stores arrays
-    row-major, so `b.T` inside `jax.jit` is a copy: use `transpose_b=True` instead.
+    The function may be traced by `jax.jit`, `jax.grad` (in reverse mode) and `jax.vmap`. XLA stores
+    arrays row-major, so `b.T` inside `jax.jit` is a copy: use `transpose_b=True` instead.
 
     Args:
         a: A (…, m, k), or a vector (k).
@@ -190,7 +190,7 @@ def _shape(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> tuple[int, .
         batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError as error:
         raise LaunchError(
-            f"{shapes}, whose batch axes do not broadcast; pass equal ones"
+            f"{shapes}, whose batch axes do not broadcast; pass arrays with equal batch axes"
         ) from error
     return (*batch, m, n)
 

@@ -3,8 +3,8 @@
 XLA calls a handler with a *call frame*: the buffers of its arguments and results, the attributes of
 the call, and a table of functions of the runtime. The structures follow
 `xla/ffi/api/c_api.h`, which jaxlib contains (`jax.ffi.include_dir()`). Only fields that exist since
-version 0.1 of the interface are read, with one exception: the function `device_ordinal` is newer.
-It is used only if the table of functions is large enough to contain it.
+version 0.1 of the interface are read, with one exception: the newer function `device_ordinal` is
+used if the table of functions is large enough to contain it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Buffer", "Call", "address_of_handler"]
 API_VERSION = (0, 1)
 """The version (major, minor) of XLA FFI that the structures of this module follow.
 
-XLA accepts a handler if this version is not older than the oldest that XLA still supports."""
+XLA refuses a handler whose version is older than the oldest version that XLA still supports."""
 METADATA = 1
 """XLA_FFI_Extension_Metadata: XLA asks a handler for its version and traits, and runs nothing."""
 EXECUTE = 3
@@ -149,7 +149,7 @@ class Call:
 
     @property
     def device(self) -> int | None:
-        """The ordinal of the call's GPU; None if the runtime is too old to say it."""
+        """The ordinal of the call's GPU; None if the runtime is too old to report the ordinal."""
         if self._api.struct_size < ctypes.sizeof(_Api):
             return None
         given: Any = _Ordinal(ctypes.sizeof(_Ordinal), None, self._frame.context, 0)

@@ -1,11 +1,11 @@
 """`decode`: converts the timeline records that a launch has written to a `Timeline`.
 
-A record gives the begin of an activity; the activity ends at the next record of these threads. On a
-GPU, records hold the clock of their SM, in cycles. The first and the last record of each role also
-hold the global timer, in nanoseconds, which is the same on all SMs but has a coarser resolution (32
-ns or 1 µs). For each SM, a linear function converts the clock to seconds. All SMs share one slope,
-which is fitted to the (clock, global timer) pairs of all SMs. The offset of an SM is fitted to the
-pairs of that SM alone.
+A record gives the beginning of an activity; the activity ends at the next record of the same
+threads. On a GPU, records hold the clock of their SM, in cycles. The first and the last record of
+each role also hold the global timer, in nanoseconds, which is the same on all SMs but has a coarser
+resolution (32 ns or 1 µs). For each SM, a linear function converts the clock to seconds. All SMs
+share one slope, which is fitted to the (clock, global timer) pairs of all SMs. The offset of an SM
+is fitted to the pairs of that SM alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
 
     Args:
         records: the words that the launch has written. The axes are workgroup, then (on Hopper) CTA
-            of the cluster and warpgroup, then record and word. Record 0 was written last.
+            of the cluster and warpgroup, then record and word. Record 0 is the record END, which
+            was written last.
         target: the target of the kernel, such as `sm_90a` or `cpu`.
         name: the name of the kernel, such as its schedule.
     """
@@ -175,7 +176,7 @@ class _Lines:
 
 
 def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
-    """The first k tile and the number of k tiles of each record; -1 if a record names none."""
+    """The first k tile and the number of k tiles of each record; -1 if the record names none."""
     has = code >> 16 & 255 == RANGE
     return np.where(has, rows[:, NUMBERS], -1), np.where(has, rows[:, NUMBERS + 1], -1)
 

@@ -30,22 +30,22 @@ class Timeline:
 
     Events of the same threads follow each other without a gap. The producer of a Hopper kernel
     loads while consumers multiply, and with ping-pong consumers one warpgroup finishes a tile while
-    another one multiplies. The column `behind` marks events during which other threads of the same
-    CTA multiply.
+    another one multiplies. The column `behind` marks events that overlap multiplications by other
+    threads of the same CTA.
 
     Attributes:
         begin, end: seconds since the first workgroup began.
         workgroup: the number of the workgroup, which is a cluster in kernels with clusters.
         slot: the number of the SM, or on a CPU the number of the thread.
         activity: the `Activity`.
-        behind: whether the event is one of a producer, or another warpgroup of the CTA multiplies
-            during most of the event.
+        behind: True for all events of a producer, and for an event of a consumer that is no
+            multiplication, if another warpgroup of the CTA multiplies during most of the event.
         role: the position in `coordgraph.control.timeline.ROLES` of the threads' role.
         rank: the rank of the CTA in its cluster; 0 without clusters.
         warpgroup: the number of the warpgroup that recorded the event; 0 without roles.
         stalled: seconds of the event in which its threads waited for a shared-memory stage.
         product, m, n: the output tile; -1 in events that belong to no tile.
-        first, count: the first k tile and the number of k tiles; -1 in events that sum none.
+        first, count: the first k tile and the number of k tiles; -1 in events that sum no k tiles.
         target: the target of the kernel, such as `sm_90a`.
         name: the name of the kernel: its schedule.
         workgroups: number of workgroups of the launch.
@@ -98,7 +98,7 @@ class Timeline:
 
     @property
     def makespan(self) -> float:
-        """Seconds from the begin of the first workgroup to the end of the last one."""
+        """Seconds from the beginning of the first workgroup to the end of the last workgroup."""
         return float(self.end.max(initial=0.0))
 
     @cached_property
@@ -134,7 +134,7 @@ class Timeline:
     def seconds(self, activity: Activity) -> float:
         """Total seconds of an activity, without events marked `behind`.
 
-        During events marked `behind`, other threads of the same CTA multiply.
+        Events marked `behind` overlap multiplications by other threads of the same CTA.
         """
         return float(self._seconds(activity, ~self.behind).sum())
 
@@ -233,10 +233,10 @@ def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """The column `behind`: for each event, whether other threads of the CTA multiply meanwhile.
+    """The column `behind`: whether an event overlaps multiplications by other threads of its CTA.
 
     The value is True for all events of a producer. For a consumer's event other than a
-    multiplication, it is True if another warpgroup multiplies during more than half of the event.
+    multiplication, the value is True if another warpgroup multiplies during more than half of it.
     """
     producer = columns["role"] == PRODUCER
     found = producer.copy()

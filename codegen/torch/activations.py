@@ -77,7 +77,7 @@ def _torch_silu_gradient(g: Tensor, x: Tensor) -> Tensor:
 
 
 def _approximated(approximate: str) -> dict[str, Any]:
-    """The value and PyTorch's functions of a GELU."""
+    """Three fields of the `Activation` of a GELU: value, torch_value and torch_gradient."""
     option = {"approximate": approximate}
     return {
         "value": lambda x: ep.gelu(x, approximate=approximate),
@@ -133,7 +133,7 @@ def gated(activation: str, *, biased: bool, kept: bool) -> EpilogueFunction:
     Args:
         activation: the name of the activation.
         biased: whether the epilogue has the operands `gate_bias` and `up_bias`.
-        kept: whether it has the outputs of `SUMS`, in which it stores gate and up.
+        kept: whether the epilogue has the outputs of `SUMS`, in which it stores gate and up.
     """
     value = ACTIVATIONS[activation].value
 

@@ -1,7 +1,7 @@
 """`cross_entropy` of a linear layer's outputs, which are not stored, with gradients.
 
 The custom operators `coordgraph::cross_entropy` and `coordgraph::cross_entropy_gradient` compute
-the loss of each token and the gradients. The second has no gradient itself.
+the loss of each token and the gradients. `cross_entropy_gradient` has no gradient itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def cross_entropy(
 
     Returns:
         The loss in float32, or in float64 for tensors of float64, computed from sums of products
-        that are not rounded. It is a scalar, or for `none` a tensor of the shape of `targets`.
+        that are not rounded. The loss is a scalar, or for `none` a tensor of the shape of
+        `targets`.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit, `reduction` is unknown, or
@@ -120,13 +121,13 @@ def _cross_entropy_gradient(
     of_hidden: bool,
     of_weight: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `hidden` and `weight`; a tensor without elements for one not asked for.
+    """The gradients of `hidden` and `weight`; an empty tensor for a gradient that is not needed.
 
     Args:
         grad: (tokens), the gradients of the losses.
         totals: (tokens), the logsumexp of each token's logits, which the operator
             `coordgraph::cross_entropy` returns.
-        hidden, weight, targets, ignore_index: the arguments of that operator.
+        hidden, weight, targets, ignore_index: as for `coordgraph::cross_entropy`.
         of_hidden, of_weight: which gradients to compute.
     """
     needs = of_hidden, of_weight
@@ -184,7 +185,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradients of `hidden` and `weight`, given those of the losses."""
+    """The gradients of `hidden` and `weight`, given the gradients of the losses."""
     hidden, weight, targets, totals = ctx.saved_tensors
     needs = tuple(ctx.needs_input_grad[:2])
     given = grad, totals, hidden, weight, targets, ctx.ignore_index
@@ -195,7 +196,7 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None,
 
 cross_entropy_op.register_autograd(_gradients, setup_context=_setup)
 losses_of = direct(LOSS, 3, _cross_entropy, _setup, _gradients)
-"""`torch.ops.coordgraph.cross_entropy`; plain tensors do not pass the dispatcher."""
+"""`torch.ops.coordgraph.cross_entropy`, without PyTorch's dispatcher if all tensors are plain."""
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"

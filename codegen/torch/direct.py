@@ -62,7 +62,7 @@ def direct(
     *,
     casts: bool = True,
 ) -> Callable[..., Any]:
-    """A function that computes what the operator `op` computes, with less host time if it can.
+    """A function that computes what the operator `op` computes, with less host time if possible.
 
     Args:
         op: the operator. It is called if the dispatcher must see the call: for tensors of a
@@ -83,7 +83,7 @@ def direct(
         record = _recorded(op.name().rpartition(":")[2], kernel, setup, gradients)
 
     def call(*arguments: Any) -> Any:
-        # First, because Dynamo cannot trace the other conditions.
+        # This condition comes first, because Dynamo cannot trace the other conditions.
         if torch.compiler.is_compiling() or not _known:
             return op(*arguments)
         if _in_function_mode() or _forward_mode._current_level >= 0:

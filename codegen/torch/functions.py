@@ -1,6 +1,7 @@
 """`matmul`, `linear`, `addmm`, `bmm` and `grouped_mm` with the signatures and semantics of PyTorch.
 
-They change shapes by PyTorch's own views, and then call an operator of `codegen.torch.ops`.
+These functions change shapes by PyTorch's own views, and then call an operator of
+`codegen.torch.ops`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _written(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)):
         raise LaunchError(
             f"a tensor requires a gradient, but {function.__name__}(out=…) has none; call it under "
-            "torch.no_grad(), or leave out out"
+            "torch.no_grad(), or without out="
         )
     with torch.autocast(out.device.type, enabled=False):
         d = function(*tensors, **options)
@@ -49,7 +50,7 @@ def _written(
     if ours != theirs:
         raise LaunchError(
             f"out is {ours[0]} of {ours[1]} on {ours[2]}, but the result is {theirs[0]} of "
-            f"{theirs[1]} on {theirs[2]}; pass a tensor like the result, or leave out out"
+            f"{theirs[1]} on {theirs[2]}; pass a tensor like the result, or call without out="
         )
     return out.copy_(d)
 
@@ -63,7 +64,8 @@ def matmul(
         input: (…, m, k), or a vector (k).
         other: (…, k, n), or a vector (k). Axes before the last two are broadcast. Matrices that are
             row-major, or the transpose of a row-major matrix, are read in place; others are copied.
-        out: a tensor of the result's shape and type, to which it is copied; None makes a new one.
+        out: a tensor of the result's shape and type, to which the result is copied; None makes a
+            new tensor.
             `codegen.matmul(…, out=…)` writes the result in place.
         invariant: as for `codegen.matmul`. If True, `input` is copied unless it is contiguous.
 
@@ -222,8 +224,8 @@ def grouped_mm(
         out_dtype: None, or the type of the factors, as in PyTorch.
 
     Returns:
-        A tensor of the type of the factors. Rows and columns that belong to no group are 0 in it
-        and in gradients; PyTorch leaves them uninitialized.
+        A tensor of the type of the factors. Rows and columns that belong to no group are 0 in
+        the tensor and in gradients; PyTorch leaves them uninitialized.
 
     Raises:
         LaunchError, CodegenError: as for `matmul`.

@@ -22,8 +22,9 @@ def gated(
 ) -> Tensor:
     """`act(gate) * up`, where gate and up are the halves of `input·weightᵀ + bias`, by one kernel.
 
-    If a tensor requires a gradient, the kernel also stores gate and up for the backward pass. There
-    one kernel computes the gradients of gate and up, and two products those of input and weight.
+    If a tensor requires a gradient, the kernel also stores gate and up for the backward pass. In
+    the backward pass one kernel computes the gradients of gate and up, and two products compute the
+    gradients of input and weight.
 
     Args:
         input: (…, k).
@@ -67,7 +68,7 @@ def swiglu(
 ) -> Tensor:
     """`silu(input·gateᵀ) * (input·upᵀ)`, the activation of the feed-forward layers of Llama.
 
-    It is `gated` with the activation `silu`.
+    The function is `gated` with the activation `silu`.
 
     Args:
         input: (…, k).

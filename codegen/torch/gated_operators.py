@@ -190,9 +190,9 @@ def _differentiable(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
 def _gradients(
     ctx: Any, of_sums: Tensor | None, a: Tensor, b: Tensor, bias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of A, B, the bias, the activation and `invariant`, given that of `A·B + bias`.
+    """The gradients of the arguments of `gated`, given `of_sums`, the gradient of `A·B + bias`.
 
-    Both products have the 2n columns of gate and up.
+    The gradients of A and B are one product each, with the 2n columns of gate and up together.
     """
     needs = ctx.needs_input_grad  # `needs` has no entries for arguments that the call leaves out
     of_bias = None
@@ -236,7 +236,7 @@ def _setup_with_sums(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Te
 def _gradients_with_sums(
     ctx: Any, grad: Tensor | None, grad_of_sums: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of `gated_with_sums`: one kernel computes those of gate and of up."""
+    """The gradients of `gated_with_sums`; one kernel computes the gradients of gate and of up."""
     a, b, bias, sums = ctx.saved_tensors
     of_sums = grad_of_sums
     if grad is not None:
@@ -249,11 +249,11 @@ def _gradients_with_sums(
 gated_op.register_autograd(_gradients_of_gated, setup_context=_setup)
 gated_with_sums_op.register_autograd(_gradients_with_sums, setup_context=_setup_with_sums)
 gated_product = direct(GATED, 3, _gated, _setup, _gradients_of_gated)
-"""`torch.ops.coordgraph.gated`; plain tensors do not pass the dispatcher."""
+"""`torch.ops.coordgraph.gated`, without PyTorch's dispatcher if all tensors are plain."""
 gated_product_with_sums = direct(
     GATED_WITH_SUMS, 3, _gated_with_sums, _setup_with_sums, _gradients_with_sums
 )
-"""`torch.ops.coordgraph.gated_with_sums`; plain tensors do not pass the dispatcher."""
+"""`torch.ops.coordgraph.gated_with_sums`, without PyTorch's dispatcher if all tensors are plain."""
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"

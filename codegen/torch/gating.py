@@ -39,7 +39,9 @@ def multiply_and_gate(
 def differentiate_product(
     grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, *, invariant: bool
 ) -> Tensor:
-    """The gradient of `A·B + bias`, which is computed again, given that of `act(gate)·up`.
+    """The gradient of `A·B + bias`, given the gradient of `act(gate)·up`.
+
+    The kernel computes `A·B + bias` again.
 
     Args:
         grad: the gradient of `act(gate)·up`.
@@ -54,13 +56,13 @@ def differentiate_product(
 
 
 def differentiate(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
-    """The gradient of `sums`, whose halves are gate and up, given that of `act(gate)·up`.
+    """The gradient of `sums`, given the gradient of `act(gate)·up`.
 
     The kernel is that of a product with k = 0, so the epilogue does all the work.
 
     Args:
         grad: the gradient of `act(gate)·up` (…, n).
-        sums: (…, 2n).
+        sums: (…, 2n): gate in the first n columns, up in the last n columns.
         activation: the name of `act`.
     """
     found = sums.new_empty(sums.shape)

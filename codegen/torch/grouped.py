@@ -112,7 +112,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 grouped_mm.register_autograd(_gradients, setup_context=_setup)
 grouped_product = direct(GROUPED_MM, 3, _grouped_mm, _setup, _gradients)
-"""`torch.ops.coordgraph.grouped_mm`; plain tensors do not pass the dispatcher."""
+"""`torch.ops.coordgraph.grouped_mm`, without PyTorch's dispatcher if all tensors are plain."""
 
 
 @grouped_mm.register_vmap

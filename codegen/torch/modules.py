@@ -17,7 +17,7 @@ __all__ = ["GeGLU", "Linear", "ReGLU", "SwiGLU", "replace_linears"]
 class Linear(torch.nn.Linear):
     """`torch.nn.Linear` whose product is computed by `codegen.torch.linear`.
 
-    It has the parameters, the initialization and the `state_dict` of `torch.nn.Linear`.
+    The layer has the parameters, the initialization and the `state_dict` of `torch.nn.Linear`.
     """
 
     def forward(self, input: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def _matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
     Args:
         a, b: A and B.
         invariant: as for `codegen.matmul`, also for the gradient of A. The gradient of B is a sum
-            over the rows of A, so it depends on all of them.
+            over the rows of A, so it depends on all rows.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
@@ -150,7 +150,7 @@ def _(
 def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
     """Keep B if the gradient of A is needed, and A if the gradient of B is needed.
 
-    Also note whether B is column-major.
+    Also record in `ctx.columns` whether B is column-major.
     """
     needs_a, needs_b = needs
     ctx.columns = b.stride(-1) != 1 and b.stride(-2) == 1
@@ -181,7 +181,8 @@ def _gradients_of_matmul(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 matmul.register_autograd(_gradients_of_matmul, setup_context=_setup_matmul)
 product = direct(MATMUL, 2, _matmul, _setup_matmul, _gradients_of_matmul)
-"""`torch.ops.coordgraph.matmul(a, b, invariant)`; plain tensors do not pass the dispatcher."""
+"""`torch.ops.coordgraph.matmul(a, b, invariant)`, without PyTorch's dispatcher if all tensors are
+plain: neither of a subclass nor sparse, traced or transformed."""
 
 
 def _setup_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -201,7 +202,8 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
 add_product = direct(ADDMM, 3, _addmm, _setup_addmm, _gradients_of_addmm)
-"""`torch.ops.coordgraph.addmm(c, a, b, beta, alpha, invariant)`, called as `product` is."""
+"""`torch.ops.coordgraph.addmm(c, a, b, beta, alpha, invariant)`, without PyTorch's dispatcher if
+all tensors are plain: neither of a subclass nor sparse, traced or transformed."""
 
 
 def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:

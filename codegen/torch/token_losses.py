@@ -117,9 +117,9 @@ def token_loss_gradients(
     ignore_index: int,
     needs: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of `hidden` and `weight`, given those of the losses.
+    """The gradients of `hidden` and `weight`, given the gradients of the losses.
 
-    The gradients of the logits are computed for a block of classes at a time, of all tokens. So
+    The gradients of the logits are computed for all tokens and a block of classes at a time. So
     each row of the gradient of `weight` is one sum over all tokens. The gradient of `hidden` is
     added up over the blocks in `kind_of_losses`.
 

@@ -58,7 +58,7 @@ class HostClocks:
         return b.add(b.mul(seconds, ir.Constant(I64, NANOSECONDS)), rest)
 
     def global_time(self) -> ir.Value:
-        """The same as `clock`, because all threads of the process read the same clock."""
+        """Emit the same read as `clock`, because all threads of the process share one clock."""
         return self.clock()
 
     def processor(self) -> ir.Value:

@@ -2,8 +2,8 @@
 
 Threads take workgroups from the counter `NEXT`. A thread that waits for a flag describes its wait
 in a slot of its own, so that the other threads can distinguish a deadlock from a long wait. The
-first error of a launch is written to the words from `FAULT` on and sets `STOPPED`; then every
-thread leaves its workgroup at its next wait or k tile.
+thread that finds the first error of a launch writes it to the words from `FAULT` on and sets
+`STOPPED`; then every thread leaves its workgroup at its next wait or k tile.
 """
 
 from __future__ import annotations

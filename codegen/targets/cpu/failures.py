@@ -46,7 +46,8 @@ def failure_text(
         return f"{where}: a division by {index}; divisors must be positive"
     if control.fault is Fault.NEGATIVE:
         return (
-            f"{where}: {index} is divided, which the graph's sizes exclude; check() compares them"
+            f"{where}: the dividend {index} is negative, although the graph's sizes rule this out; "
+            "call the graph's check() to find the wrong size"
         )
     if control.fault is Fault.LOOP:
         return f"{where}: the step of the loop over '{dim}' is not positive at index {index}"
@@ -68,7 +69,7 @@ def _deadlock(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]],
 ) -> str:
-    """The error message for a deadlock: which workgroups wait for ever, and for what."""
+    """The error message for a deadlock: which workgroups wait for ever, and for which flags."""
     told = {workgroup: operations[number][1] for workgroup, number in control.waits.items()}
     told |= _missing(graph, given, tables, told.keys())
     shown = [f"workgroup {w} waits for {what}" for w, what in sorted(told.items())[:SHOWN]]
@@ -85,7 +86,7 @@ def _missing(
     tables: Mapping[str, Sequence[int]],
     waiting: Collection[int],
 ) -> dict[int, str]:
-    """For each waiting workgroup: a text that names the partial sum which is never sent to it.
+    """For each waiting workgroup: a text that names the partial sum that it never receives.
 
     The interpreter finds these partial sums by running the graph. If it cannot run the graph, the
     result is empty.

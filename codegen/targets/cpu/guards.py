@@ -22,10 +22,10 @@ __all__ = ["GuardedWalker", "HostHazards"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
 NESTED = 3
-"""Least `_depth` of a loop that tests in each iteration whether the launch was stopped.
+"""Largest `_depth` of loops that do not test in each iteration whether the launch was stopped.
 
-The loops over k tiles, segments and partial sums have at least this depth. Loops inside them have
-no test, because it would slow them down.
+In unguarded kernels, loops over the elements of a tile have at most this depth; a test would slow
+them down. The loops around them, over k tiles and segments, are deeper and have the test.
 """
 
 
@@ -63,10 +63,10 @@ class GuardedWalker(Walker):
         self.node = outer
 
     def enter_iteration(self, node: Node) -> None:
-        """Emit code at the beginning of an iteration: end the workgroup if the launch was stopped.
+        """Emit a test at the beginning of an iteration: end the workgroup of a stopped launch.
 
-        Inner loops of unguarded kernels have no such code. Guarded kernels have it in every loop,
-        because a wrong graph may have endless inner loops.
+        Inner loops of unguarded kernels have no such test. Guarded kernels have the test in every
+        loop, because a wrong graph may have endless inner loops.
         """
         if not self.guarded and _depth(node) <= NESTED:
             return
@@ -184,7 +184,7 @@ class GuardedWalker(Walker):
         self.require(inside, Fault.BOUNDS, node, dim, index)
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
-        """Emit code that stops the launch if a loop's step is not positive: it would never end."""
+        """Emit code that stops the launch at a loop step that is not positive, an endless loop."""
         if self.guarded:
             b = self.builder
             dim = getattr(node.op, "dim", "")

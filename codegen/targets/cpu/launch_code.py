@@ -1,8 +1,8 @@
 """LLVM functions around the code of a workgroup: the loop over workgroups, waits, and errors.
 
-All these functions use the launch's control block (`control_block`). A thread calls `run`; `wait`
-is the slow path of a wait for a flag; `stuck` distinguishes a deadlock from a long wait; `fail`
-records an error.
+All these functions use the launch's control block (`control_block`). Each thread calls `run`;
+`wait` is the slow path of a wait for a flag; `stuck` distinguishes a deadlock from a long wait;
+`fail` records an error.
 """
 
 from __future__ import annotations
@@ -166,8 +166,9 @@ class LaunchCode:
     def _wait(self) -> ir.Function:
         """Emit the function `wait(control, slot, flag, any_value, value, operation, crowded)`.
 
-        It polls `flag` until the flag equals `value`, or until the flag is not 0 if `any_value` is
-        true. It returns true then, or false if the launch was stopped by an error or a deadlock.
+        `wait` polls `flag` until the flag equals `value`, or until the flag is not 0 if `any_value`
+        is true, and then returns true. It returns false if an error or a deadlock stopped the
+        launch. If `crowded`, the thread yields its processor between polls.
         """
         names = "control slot flag any_value value operation crowded"
         types = [POINTER, POINTER, POINTER, I1, I32, I64, I1]

@@ -1,9 +1,9 @@
 """The order in which CPU threads start workgroups, chosen so that no wait deadlocks.
 
 Threads take workgroups in the order of a list, so the started workgroups are always a prefix of the
-list. If every workgroup waits only for workgroups before it in the list, the first unfinished one
-can always continue, even on a single thread. Workgroups that wait for each other need one thread
-each.
+list. If every workgroup waits only for workgroups before it in the list, the first unfinished
+workgroup can always continue, even on a single thread. Workgroups that wait for each other need one
+thread each.
 """
 
 from __future__ import annotations

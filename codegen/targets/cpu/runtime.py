@@ -50,9 +50,9 @@ sets the number of workgroups."""
 BRIEF = 0.01
 """A launch is brief if the last launch with the same parameters took fewer seconds than this.
 
-A brief launch also uses the caller's thread, although Ctrl-C cannot interrupt it there. Any other
-launch leaves the main thread free for Ctrl-C, and uses one more pool thread instead. This costs 70
-microseconds, less than 1 % of the launch.
+A brief launch also uses the caller's thread, although Ctrl-C cannot interrupt the kernel there. Any
+other launch leaves the main thread free for Ctrl-C, and uses one more pool thread instead. That
+thread costs 70 microseconds, less than 1 % of the launch.
 """
 KEPT_PLANS = 64
 """For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
@@ -71,8 +71,8 @@ class HostKernel(Kernel):
         debug: whether to check every index; an index outside its tensor ends the launch with a
             LaunchError.
         watched: whether to check every index until a launch with the same parameters, tables and
-            array sizes has ended without an error. All addresses depend only on these, so later
-            launches need no checks.
+            array sizes has ended without an error. All addresses depend only on parameters, tables
+            and sizes, so later launches need no checks.
         timeline: how many timeline records a workgroup keeps; 0 for a kernel without a timeline.
     """
 

@@ -1,7 +1,7 @@
 """The threads that run a CPU kernel: the caller's thread, and a pool that later calls reuse.
 
 Python handles Ctrl-C in the main thread, between two bytecodes. So the main thread does not run
-long kernels itself: it waits, and stops them on Ctrl-C.
+long kernels itself: it waits for other threads, and stops the kernel on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
 
 def _helpers() -> ThreadPoolExecutor:
-    """The pool of threads, created at the first use; it adds a thread if all threads are busy."""
+    """The pool of threads, created at the first use; the pool grows if all its threads are busy."""
     global _pool
     with _lock:
         if _pool is None:

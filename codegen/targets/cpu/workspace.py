@@ -57,8 +57,8 @@ class Workspace:
             if self.tensors[name].any():
                 raise StoppedLaunch(
                     f"the tensor {name} is not zero after the kernel has ended, so a partial sum "
-                    "was sent and not received, or a ticket too few was taken; call the graph's "
-                    "check() to see which"
+                    "was sent and not received, or too few tickets were taken; call the graph's "
+                    "check() to find the cause"
                 )
 
 

@@ -115,7 +115,7 @@ def test_the_page_is_printed_on_stdout():
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("-t", "cpu"), 2, "the report simulates GPUs, and cpu is none; leave out --target cpu"),
+        (("-t", "cpu"), 2, "the report simulates GPUs, and cpu is no GPU; leave out --target cpu"),
         (("-t", "interpreter"), 2, "choose a GPU with --machine"),
         (("--dtype", "f32"), 3, "multiply bf16, f16, i8 and u8, not f32; choose one of these"),
         (("--dtype", "f32", "--plan", "auto"), 3, "choose one of these types for A and B"),
