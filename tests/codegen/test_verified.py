@@ -55,7 +55,7 @@ def test_graphs_of_shipped_passes_are_checked_if_code_is_generated(
     codegen.compile(StreamK()(Gemm("f32").graph(TILE)), "cpu")
     assert len(checked) == 1
     codegen.compile(graph, "interpreter", verify=True)
-    assert len(checked) == 1, "it was checked already"
+    assert len(checked) == 1, "the graph was checked already"
 
 
 def test_a_kernel_that_matmul_builds_is_checked_first(checked: list[KernelGraph]):

@@ -12,7 +12,7 @@ import pytest
 def test_without_a_guest_the_import_says_what_to_install(guest: str):
     """Without PyTorch, `import codegen.torch` raises an error that names the pip command.
 
-    The test hides the package by a `find_spec` that returns None. It does the same for JAX.
+    The test hides the package by a `find_spec` that returns None. JAX is tested in the same way.
     """
     script = (
         "import importlib.util, codegen\n"

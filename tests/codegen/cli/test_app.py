@@ -363,7 +363,7 @@ def test_help_describes_the_output_of_that_command_only():
 
 
 def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch):
-    """Loading takes tenths of a second; Ctrl-C then ends without a traceback, as it does later."""
+    """Ctrl-C while the command's modules are loaded ends the command without a traceback."""
 
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt

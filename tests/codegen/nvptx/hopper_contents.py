@@ -82,11 +82,11 @@ class Contents:
 
     def check(self, stage: Stage, step: int, end: int) -> None:
         """Check a stage that wgmma reads: loaded elements where k < `end`, else zeros."""
-        assert self.steps[stage] == step, "another step's box"
+        assert self.steps[stage] == step, "a stage holds a box of another step"
         for places, k in self.boxes[stage]:
             found = self.arrays[stage][places]
-            assert (found < end).all(), "what lies behind the end of a group is multiplied"
-            assert (found == np.where(k < end, k, ZERO)).all(), "a part of a group is cleared"
+            assert (found < end).all(), "elements past a group's end are multiplied"
+            assert (found == np.where(k < end, k, ZERO)).all(), "a group's elements are zeroed"
 
 
 def of_box(first: int, box: tuple[int, ...], k: int, extent: int, *, along: bool) -> Array:

@@ -146,7 +146,7 @@ class ControlFlow:
     # The following methods simulate tickets.
 
     def do_FetchTicket(self, node: Node, op: tickets.FetchTicket) -> Agent:
-        assert op.ticket not in self.tickets, "a ticket is taken before the last one is passed on"
+        assert op.ticket not in self.tickets, "the last ticket was not passed on"
         count = self.value(node.scope.resolve(op.count))
         self.tickets[op.ticket] = self.machine.ticket
         self.machine.ticket = tickets.next_value(self.machine.ticket, count)
@@ -162,7 +162,7 @@ class ControlFlow:
 
     def do_ReadTicket(self, node: Node, op: tickets.ReadTicket) -> None:
         ticket, turn = self.own.words[self.place(node, op.source)]
-        assert turn == self.place(node, op.turn), "a word has the ticket of another tile"
+        assert turn == self.place(node, op.turn), "a shared-memory word has another tile's ticket"
         first = self.value(node.scope.resolve(op.first))
         self.env[following(op.dim)] = first + ticket
 

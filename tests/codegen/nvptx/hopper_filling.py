@@ -60,11 +60,11 @@ def fill(role: ControlFlow, node: Node) -> None:
     if not places.size:
         return
     width, room = inner.op.width, _room(role, home)
-    assert not (places % width).any(), "an access that is not aligned"
+    assert not (places % width).any(), "zeros are stored to an unaligned address"
     (number,) = set((places // room).tolist())
     if (home, role.step) not in role.own.outside:
         brought = role.own.contents.steps.get((home, number))
-        assert brought == role.step, "cleared before it is there"
+        assert brought == role.step, "zeros are stored to a stage before TMA has loaded it"
     at = (places % room)[:, None] + np.arange(width)
     role.state.filled.stored.append(((home, number), at.ravel()))
 

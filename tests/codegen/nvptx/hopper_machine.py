@@ -125,7 +125,7 @@ class Hopper(Device):
         first, *rest = self.nodes
         for rank in range(self.ranks):
             for _ in Role(self, number, rank, 0).run((first,)):
-                raise AssertionError("nothing to wait for before the barriers are there")
+                raise AssertionError("a warp waits before mbarriers are initialised")
             made += [Role(self, number, rank, w).run(tuple(rest)) for w in range(self.warpgroups)]
             if self.matrices:
                 describer = Role(self, number, rank, self.warpgroups - 1, warp=1)

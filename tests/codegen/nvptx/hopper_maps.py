@@ -1,6 +1,6 @@
 """Model of the tensor maps that a kernel writes.
 
-It records which matrices have a tensor map, and checks the fields of each map.
+The model records which matrices have a tensor map, and checks the fields of each map.
 
 """
 
@@ -65,10 +65,10 @@ class Matrices:
     def publish(self, written: Mapping[int, Map]) -> None:
         """Make written tensor maps visible to the other warps."""
         for place, map in written.items():
-            assert self.maps.get(place, map) == map, "a place is written with another map"
+            assert self.maps.get(place, map) == map, "a tensor map is overwritten by another one"
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
         """Check that the tensor map at index `place`, through which TMA loads, is `wanted`."""
-        assert place in self.maps, "a box is asked for before its matrix is described"
-        assert self.maps[place] == wanted, "the map of another matrix"
+        assert place in self.maps, "TMA uses a tensor map before it was written"
+        assert self.maps[place] == wanted, "TMA uses the tensor map of another matrix"

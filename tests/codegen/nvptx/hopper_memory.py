@@ -2,8 +2,8 @@
 
 It models mbarriers, TMA boxes in shared memory, wgmma groups, partial sums and flags. A simulated
 sum has no numeric value, but the list of the k tiles that it contains. Every method that changes
-something first asserts that it is allowed: nothing is overwritten before its use, read before it is
-written, or done twice.
+something first asserts that the change is allowed: nothing is overwritten before its use, read
+before it is written, or done twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Barrier:
     def change(self, *, arrive: int = 0, bytes: int = 0) -> None:
         self.pending -= arrive
         self.missing += bytes
-        assert self.pending >= 0, "more arrivals than the barrier counts"
+        assert self.pending >= 0, "more threads arrive than the mbarrier expects"
         if self.pending == 0 and self.missing == 0:
             self.phase += 1
             self.pending = self.arrivals
@@ -112,17 +112,17 @@ class Warpgroup:
             self.reading.popleft()
 
     def product(self) -> Sum:
-        assert not self.reading, "a product is stored before it is there"
+        assert not self.reading, "the accumulator is stored while wgmma is pending"
         return self.sum
 
     def give_back(self) -> None:
         """Check that a stage may be released to the producer, after which TMA may overwrite it."""
-        assert not self.unfenced, "given back before TMA must see that it was read"
-        assert not self.filled.stored, "given back before TMA must see zeros in it"
+        assert not self.unfenced, "a stage is freed without a proxy fence after plain reads"
+        assert not self.filled.stored, "a stage is freed before zeros stored in it are fenced"
 
     def read_share(self, flag: int, first: int, share: int) -> None:
-        assert flag in self.acquired, "a piece is read before it may be"
-        assert (first, share) not in self.read, "a piece of a share is added twice"
+        assert flag in self.acquired, "a partial sum is read before its flag is acquired"
+        assert (first, share) not in self.read, "a partial sum of a share is added twice"
         self.read.add((first, share))
 
 
@@ -169,7 +169,7 @@ class Workgroup:
         With `alone`, fail if another warpgroup of the workgroup is in its main loop.
         """
         self.multiplying.add(warpgroup)
-        assert not alone or len(self.multiplying) == 1, "main loops side by side"
+        assert not alone or len(self.multiplying) == 1, "two ping-pong main loops at a time"
 
     def leave(self, warpgroup: int) -> None:
         self.multiplying.discard(warpgroup)
@@ -178,17 +178,17 @@ class Workgroup:
         boxes = self.boxes.setdefault(stage, {})
         # All boxes of a stage are of one step; the last step may load fewer and smaller boxes.
         old = [other for other in boxes.values() if other.step != box.step]
-        assert self._used(old), "overwritten before it was multiplied"
+        assert self._used(old), "a stage is overwritten before it was multiplied"
         if old:
             boxes.clear()
-        assert offset not in boxes, "a box is copied twice"
-        assert not self._read(stage), "overwritten while it is read"
+        assert offset not in boxes, "a TMA box is loaded twice"
+        assert not self._read(stage), "a stage is overwritten while wgmma reads it"
         boxes[offset] = box
 
     def copy_run(self, stage: Stage, run: Run) -> None:
         old = self.boxes.get(stage, {}).values()
-        assert self._used(old), "overwritten before it was used"
-        assert not self._read(stage), "overwritten while it is read"
+        assert self._used(old), "a stage is overwritten before it was used"
+        assert not self._read(stage), "a stage is overwritten while wgmma reads it"
         self.boxes[stage] = {0: run}
 
     def _used(self, boxes: Iterable[Box]) -> bool:
@@ -206,21 +206,21 @@ class Workgroup:
         self.warpgroups[warpgroup].issued.add(stage)
         if (stage[0], step) in self.outside:
             return OUTSIDE
-        assert stage in self.boxes, "multiplied before it is there"
+        assert stage in self.boxes, "a stage is multiplied before it was loaded"
         boxes = self.boxes[stage]
         for box in boxes.values():
-            assert box.step == step, "another step's box"
-            assert warpgroup not in box.used, "a step is multiplied twice"
+            assert box.step == step, "a stage holds a box of another step"
+            assert warpgroup not in box.used, "a warpgroup multiplies a stage twice"
             box.used.add(warpgroup)
-            assert len(box.used) <= self.team, "a step is multiplied by two"
+            assert len(box.used) <= self.team, "too many warpgroups multiply a stage"
         return boxes[0].place
 
     def add_run(self, stage: Stage, warpgroup: int) -> Place:
-        """Read a run of partial sums by plain loads; return its `place` (see `Run`)."""
+        """Read a `Run` of partial sums by plain loads; return the `place` of the run."""
         self.warpgroups[warpgroup].unfenced = True
         (run,) = self.boxes[stage].values()
-        assert isinstance(run, Run), "added before it is there"
-        assert warpgroup not in run.used, "a run is added twice"
+        assert isinstance(run, Run), "partial sums are added before they were loaded"
+        assert warpgroup not in run.used, "partial sums are added twice"
         run.used.add(warpgroup)
         return run.place
 
@@ -228,10 +228,10 @@ class Workgroup:
         """Read a stage that holds an operand of the epilogue, by plain loads."""
         self.warpgroups[warpgroup].unfenced = True
         boxes = self.boxes.get(stage, {}).values()
-        assert boxes, "an operand is read before it is there"
+        assert boxes, "an epilogue operand is read before it was loaded"
         for box in boxes:
-            assert box.step == step, "another step's box"
-            assert warpgroup not in box.used, "a step is read twice"
+            assert box.step == step, "a stage holds a box of another step"
+            assert warpgroup not in box.used, "a warpgroup reads an epilogue operand twice"
             box.used.add(warpgroup)
 
 
@@ -260,15 +260,15 @@ class Device:
         """
 
     def raise_flag(self, flag: int, up: int) -> None:
-        assert not self.flags[flag], "a flag is raised that is up"
+        assert not self.flags[flag], "a flag is set that is set already"
         self.flags[flag] = up
 
     def write_partials(self, place: int, sum: Sum) -> None:
-        assert place not in self.partials, "a slot is written before it was added"
+        assert place not in self.partials, "a slot is overwritten before its partial sum was added"
         self.partials[place] = sum
 
     def read_partials(self, place: int) -> Sum:
-        assert place in self.partials, "a piece is read before it is there"
+        assert place in self.partials, "a partial sum is read before it was stored"
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
@@ -279,18 +279,18 @@ class Device:
         """
         if place in self.added:
             sum, self.added[place] = self.added[place], ()
-            assert sum, "a sum is read twice"
+            assert sum, "an atomic sum is read twice"
             return sum
         return self.partials.pop(place)
 
     def add_partials(self, place: int, sum: Sum) -> None:
         """Add a warpgroup's accumulators to a slot to which several workgroups add."""
-        assert self.added.get(place) != (), "a slot is added to behind its last reader"
+        assert self.added.get(place) != (), "a slot is added to after it was read, but not cleared"
         self.added[place] = self.added.get(place, ()) + sum
 
     def clear_partials(self, place: int) -> None:
         """Store zeros over the sum in a slot."""
-        assert self.added.pop(place) == (), "a sum is cleared before it was read"
+        assert self.added.pop(place) == (), "an atomic sum is cleared before it was read"
 
     def store(self, place: Place, sum: Sum, accumulator: str, here: Where, *, share: bool) -> None:
         assert place not in self.stored, "a tile is stored twice"

@@ -35,7 +35,7 @@ class Role(ControlFlow):
             return
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
         across = second if op.tensor == "B" else first
-        assert across < self._extent(op.tensor), "a box outside is asked for"
+        assert across < self._extent(op.tensor), "TMA loads a box that begins outside the matrix"
         self._check_map(node, op)
         stage, offset = self._stage(node, op.destination)
         for rank in self.machine.sharing(self.rank, op.receivers):
@@ -91,7 +91,7 @@ class Role(ControlFlow):
             self.value(node.scope.resolve(x)) for x in (op.first, op.pitch, *op.extents)
         )
         made = Map(op.tensor, first, (along, across), pitch)
-        assert made == self._map(op.tensor), "a map that is wrong"
+        assert made == self._map(op.tensor), "a tensor map has wrong fields"
         self.written[self.place(node, op.map)] = made
         yield lambda: True
 
@@ -225,7 +225,7 @@ class Role(ControlFlow):
         yield lambda: True
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
-        assert op.destination == "partials", "shared memory is filled where groups end"
+        assert op.destination == "partials", "zeros for group ends are stored outside their branch"
         # The simulation clears a whole slot in step 0 of a fix-up, although each step clears only a
         # part of it.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
@@ -243,12 +243,14 @@ class Role(ControlFlow):
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
         self.slots.take(self.place(node, op.source), later=True)
         row, end = self._row(node), self._end()
-        assert end is None or row + op.box[1] <= end, "TMA writes to the next group"
+        assert end is None or row + op.box[1] <= end, "TMA stores rows of the next group"
         self._check_map(node, op)
         if self.machine.matrices:
             ends = (self.machine.matrices.end(axis, self.group) for axis in "mn")
             here = row, self.place(node, "D.1")
-            assert all(x < end for x, end in zip(here, ends, strict=True)), "a box outside"
+            assert all(x < end for x, end in zip(here, ends, strict=True)), (
+                "TMA stores a box that begins outside the matrix"
+            )
         self._box(node, op.source, "engine")
 
     def do_CopyElements(self, node: Node, op: elements.CopyElements) -> None:
@@ -256,7 +258,7 @@ class Role(ControlFlow):
         row, end = self.place(node, "D.0"), self._end()
         rows = self.machine.graph.coordinates["store.copy.row"].fixed_size
         assert end is not None
-        assert row + rows > end, "TMA could have stored this"
+        assert row + rows > end, "threads store a box that lies in one group"
         if row < end:
             self._box(node, op.source, "rows")
 
@@ -280,7 +282,7 @@ class Role(ControlFlow):
         The first box of a tile also stores the tile's sum, which stands for all of its boxes.
         """
         place, tile = (self._row(node), self.place(node, "D.1")), source[: -len("D.shared")]
-        assert place not in self.machine.boxes, "a box is stored twice"
+        assert place not in self.machine.boxes, "a box of D is stored twice"
         self.machine.boxes[place] = who
         if all(self.env[index_symbol(f"{tile}store.{dim}")] == 0 for dim in ("m", "box")):
             self._store(node, tile.removesuffix(".") or "acc")

@@ -26,12 +26,12 @@ class Slots:
         """Write a box of results to a slot."""
         busy = self.open.union(*self.groups)
         assert place not in busy, "a slot is filled while TMA reads it"
-        assert place not in self.full, "a box is lost"
+        assert place not in self.full, "a slot is overwritten before it was stored to D"
         self.full.add(place)
 
     def take(self, place: int, *, later: bool) -> None:
         """Copy a slot's box to D: now, or by a TMA store, which reads the slot `later`."""
-        assert place in self.full, "nothing is in the slot"
+        assert place in self.full, "a slot is stored to D before it was filled"
         self.full.remove(place)
         if later:
             self.open.add(place)

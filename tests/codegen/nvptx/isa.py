@@ -1,7 +1,7 @@
 """Layouts of Hopper's matrix fragments and shared memory, written from the PTX ISA's text for
 NumPy.
 
-They are independent of the lowering under test. Addresses in shared memory are in bytes.
+The layouts are independent of the lowering under test. Addresses in shared memory are in bytes.
 """
 
 from __future__ import annotations

@@ -217,5 +217,5 @@ class PlayedRows:
         for thread in np.flatnonzero(mask):
             row, found = self.memory[op.source, int(index[thread])]
             rows, sets = self.fragments[key]
-            assert row == rows[thread], "another row is combined"
+            assert row == rows[thread], "results of different rows are combined"
             sets[thread] += found

@@ -1,6 +1,6 @@
 """Tests, without a GPU, of the kernels that tests/gpu launches on Hopper.
 
-All can be lowered and assembled, and together they cover the options of kernels.
+All these kernels can be lowered and assembled, and together they cover the options of kernels.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     assert isinstance(op, CopyBox)
     assert op.source == (f"{tensor}.{contiguous}", f"{tensor}.{1 - contiguous}")
     (wide, high), size_of_one = op.box, element(this).bytes
-    assert wide * size_of_one in (32, 64, 128), "a row of a box is that of a swizzle"
-    assert high <= 256, "TMA has no higher boxes"
+    assert wide * size_of_one in (32, 64, 128), "a row of a TMA box is as long as a swizzle span"
+    assert high <= 256, "a TMA box has at most 256 rows"
     row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
     steps = [f"{tensor}.box", f"{tensor}.box.layer"]
     for rank, *numbers in product(range(this.ranks), *(range(this.size(s)) for s in steps)):
@@ -167,7 +167,7 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
         beyond = found[axis] - this.first(np.array(rank), axis) >= this.part[axis]
         np.add.at(read, names[np.broadcast_to(~beyond, names.shape)], 1)
         first = this.place(node, f"{tensor}.shared", at) * size_of_one
-        assert first % 128 == 0, "what TMA writes is aligned to 128 bytes"
+        assert first % 128 == 0, "TMA boxes are aligned to 128 bytes"
         bytes_ = isa.swizzled(first + size_of_one * (row * wide + column), size_of_one * wide)
         places = bytes_ // size_of_one - stage(this) * size
         for receiver in receivers(this, tensor, rank) if op.receivers else [rank]:
@@ -193,7 +193,7 @@ def test_each_element_is_brought_once_to_all_that_need_it(
             for along in AXES[tensor]
         ]
         needed = name(this, tensor, mine[0][:, None], mine[1][None, :])
-        assert (memory[rank] != NOTHING).all(), "boxes fill all of the stage"
+        assert (memory[rank] != NOTHING).all(), "the boxes of a stage leave no gap"
         found = np.sort(memory[rank][np.isin(memory[rank], needed)])
         assert np.array_equal(found, np.sort(needed.ravel()))
 

@@ -149,7 +149,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
         return
     boxes = count(STORE, text)
     sums = count("bulk\\.wait_group\\.read 0;", text) - (this.size("store.slot") == 1) * boxes
-    assert sums == 1, "shared memory is free once at the end"
+    assert sums == 1, "the kernel waits for its TMA stores once, at the end"
     assert boxes % (this.size("store.m") * this.size("store.box")) == 0
     received = this.nodes(AccumulateFragment, source="fixup.shared")
     # If the last step of a fix-up has fewer accesses than the others, it has code of its own.

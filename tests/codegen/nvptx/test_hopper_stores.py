@@ -156,13 +156,13 @@ def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
     first = this.place(node, "D.shared", {**fixed, "workitem": pointing})
     assert (first % 8 == 0).all(), "rows of stmatrix are aligned to 16 bytes"
     places = (first + element).ravel()
-    assert len(set(places)) == values.size, "nothing is written twice"
+    assert len(set(places)) == values.size, "no address is written twice"
     memory[places] = values.ravel()
     lanes = this.place(node, "D.shared", {**fixed, "workitem": thread}) // 8 % 8
     banks = np.moveaxis(lanes, 2, -1).reshape(-1, 8)
     meet = max(np.bincount(rows, minlength=8).max() for rows in banks)
     alone = swizzled(this) or box_of(this) % 16
-    assert meet == (1 if alone else 2), "rows of a matrix meet in no bank, or in pairs"
+    assert meet == (1 if alone else 2), "at most two rows of a matrix use the same bank"
     return {int(x) for x in places}
 
 
@@ -205,7 +205,7 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         used *= 2
     for number, places in enumerate(used):
         assert not any(places & before for before in used[max(0, number - slots + 1) : number])
-    assert set[int]().union(*used) == set(range(memory.size)), "all of it is of use"
+    assert set[int]().union(*used) == set(range(memory.size)), "the slots leave no gap"
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
     unit = gcd(16, columns_of)
     odd = next(n for n in range(columns_of, 0, -unit) if columns_of % n == 0 and n // unit % 2)
     assert wide in (gcd(64, columns_of), odd), "the widest swizzle, or an odd multiple of 16 or 8"
-    assert max(op.box) <= 256, "cuTensorMapEncodeTiled takes no more"
-    assert wide == 64 or columns_of % 64, "never wider than a swizzle where 64 go in evenly"
+    assert max(op.box) <= 256, "cuTensorMapEncodeTiled allows at most 256"
+    assert wide == 64 or columns_of % 64, "64 columns if they divide the tile evenly"
     row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
     for rank, (m, box) in product(adders(this), boxes(this)):
         memory = np.full(this.size("D.shared"), NOTHING)
@@ -276,7 +276,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
             first = this.place(node, "D.shared", at) * 2
             # the PTX ISA requires this alignment of TMA's shared-memory addresses
             begins = 2 * wide * 8 if swizzled(this) else 128
-            assert first % begins == 0, "a box begins where its swizzle does"
+            assert first % begins == 0, "a box is aligned to its swizzle pattern"
             places = isa.swizzled(first + 2 * (row * wide + column), 2 * wide) // 2
             top, left = positions(this, node, ("D.0", "D.1"), at)
             names = this.element(top + row, left + column)
@@ -322,7 +322,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
             assert bool(this.values(branch.condition, at)) == (thread % 128 == 0)
         numbers.add(int(this.values(before.scope.resolve(loop.identifier), at)))
     assert len(numbers) == this.consumers
-    assert not numbers & {0, 1}, "those are of the workgroup and of all consumers"
+    assert not numbers & {0, 1}, "barriers 0 and 1 serve all threads and all consumers"
     # When the kernel ends, TMA has read all staging buffers of D.
     assert WaitStores(0) in this.operations(WaitStores)
 

@@ -123,19 +123,19 @@ def bent(graph: KernelGraph, how: str) -> KernelGraph:
     lines = graph.text().splitlines()
     fence, barrier = tail(lines)
     match how:
-        case "A keeps what is behind":
+        case "no zeros in A":
             lines = [line for line in lines if FILLS["A"] not in line]
-        case "B keeps what is behind":
+        case "no zeros in B":
             lines = [line for line in lines if FILLS["B"] not in line]
         case "no fence":
             del lines[fence]
         case "no barrier":
             del lines[barrier]
-        case "the barrier before the fence":
+        case "the fence after the barrier":
             lines[fence], lines[barrier] = lines[barrier], lines[fence]
-        case "one k tile early":
+        case "zeros one k tile too early":
             lines = [x.replace(LAST_ONE, LAST_ONE.replace("- 1 {", "- 2 {")) for x in lines]
-        case "what is inside":
+        case "zeros inside the group":
             at = lines.index(next(x for x in lines if FILLS["A"] in x))
             lines[at - 1 : at + 1] = [lines[at], lines[at - 1]]
         case _:
@@ -150,13 +150,13 @@ def bent(graph: KernelGraph, how: str) -> KernelGraph:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("A keeps what is behind", "behind the end of a group is multiplied"),
-        ("B keeps what is behind", "behind the end of a group is multiplied"),
-        ("no fence", "behind the end of a group is multiplied|given back before"),
-        ("no barrier", "behind the end of a group is multiplied"),
-        ("the barrier before the fence", "behind the end of a group is multiplied"),
-        ("one k tile early", "behind the end of a group is multiplied"),
-        ("what is inside", "a part of a group is cleared|behind the end of a group"),
+        ("no zeros in A", "past a group's end are multiplied"),
+        ("no zeros in B", "past a group's end are multiplied"),
+        ("no fence", "past a group's end are multiplied|freed before"),
+        ("no barrier", "past a group's end are multiplied"),
+        ("the fence after the barrier", "past a group's end are multiplied"),
+        ("zeros one k tile too early", "past a group's end are multiplied"),
+        ("zeros inside the group", "elements are zeroed|past a group's end"),
     ],
 )
 def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
@@ -169,5 +169,5 @@ def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
 def test_what_is_not_cut_is_not_touched():
     """If groups are whole k tiles, kernels are right even without stores of zeros."""
     graph = lowered(SCHEDULES[0], "two warpgroups")
-    play(bent(graph, "A keeps what is behind"), (64, 128, 64))
+    play(bent(graph, "no zeros in A"), (64, 128, 64))
     play(bent(graph, "no barrier"), (64, 128, 64))

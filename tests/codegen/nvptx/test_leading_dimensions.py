@@ -301,9 +301,10 @@ def test_stores_at_the_end_of_a_group_stay_inside_rows(fake: FakeDriver, columns
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(("columns", "vector"), [(96, 8), (100, 2), (101, 1)])
 def test_stores_stay_inside_rows(columns: int, vector: int, architecture: str):
-    """TMA stores D, 16 bytes at a time, only if rows end at such a multiple, whatever their step.
+    """TMA, which stores 16 bytes at a time, stores D only if rows of D are multiples of 16 bytes.
 
-    Else the last store of a row would write to the gap after the row. mma.sync stores 2 at most.
+    Else the last store of a row would write to the gap after the row. Kernels with mma.sync store
+    at most 2 elements at a time.
     """
     made = codegen.compile(DataParallel()(problem().graph((128, 128, 64))), architecture)
     assert isinstance(made, CudaKernel)

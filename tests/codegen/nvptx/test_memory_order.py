@@ -93,7 +93,7 @@ def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", [(128, 88, 64), (256, 176, 64), (40, 128, 64)])
 def test_threads_that_a_guard_excludes_access_nothing(tile: tuple[int, int, int]):
-    """Threads fill and copy chunks of 16 bytes that they do not divide evenly; none is refuted."""
+    """The check holds if 16-byte chunks cannot be divided evenly among the threads."""
     for axis in ("k", "m"):
         gemm = Gemm("bf16", grouped=True, group_axis=axis, transpose_a=axis == "k")
         graph = LowerToHopper()(DataParallel(persistent=True)(gemm.graph(tile)))

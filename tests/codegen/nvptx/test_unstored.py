@@ -85,7 +85,7 @@ def lowered(case: Case) -> KernelGraph:
 @quick_cases(2)
 @every_case
 def test_no_operation_and_no_memory_is_for_d(case: Case):
-    """D is not stored; of the accumulator only partial sums are."""
+    """D is not stored; the only stores of accumulators are partial sums."""
     graph = lowered(case)
     assert all(tensor.name != "D" for tensor in graph.tensors)
     assert not graph.control.of_kind(StoreBox)

@@ -117,7 +117,7 @@ def test_configurations(made: Configuration):
 
 
 def test_widths_that_extents_do_not_allow():
-    """Rows of 101 elements begin at odd elements, so that pairs are refuted, single ones proved."""
+    """If rows begin at odd elements, accesses to pairs are refuted, accesses to elements proved."""
     scheduled = StreamK()(Gemm(n=101).graph((64, 64, 32)))
     narrow = LowerToTensorCores(vector_b=1, vector_d=1)(scheduled)
     assert_proved(narrow)

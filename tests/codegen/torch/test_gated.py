@@ -206,7 +206,7 @@ def test_kernels_of_a_gradient(torch: Any, make: Make):
 
 
 def test_vmap(torch: Any, make: Make):
-    """Batches of inputs, of weights and of biases, also nested ones, and their gradients."""
+    """`torch.vmap` maps `swiglu` and its gradients over inputs, weights and biases, also nested."""
     import codegen.torch as cgt
 
     x, weight, bias = make(3, 5, 12), make(14, 12, 3), make(3, 14)

@@ -60,7 +60,7 @@ def test_without_gradients_tensors_are_launched(torch: Any, make: Make):
 
 
 def test_the_gradient_of_a_weight_has_the_weight_s_layout(torch: Any):
-    """Else PyTorch would transpose each gradient of a linear layer's weight."""
+    """The gradient has the strides of the weight; else PyTorch would transpose each gradient."""
     import codegen.torch as cgt
 
     x, weight = torch.randn(6, 8), torch.randn(4, 8, requires_grad=True)

@@ -1,4 +1,4 @@
-"""`quick_key`: it differs wherever checks or launches may differ, and calls with it only launch."""
+"""`quick_key` of a call: if an earlier call has an equal key, the call is only launched."""
 
 from __future__ import annotations
 
