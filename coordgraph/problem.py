@@ -180,7 +180,7 @@ def product_row(tensor: str) -> str:
 
 
 def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
-    """Declare a table of rows, and the edge by which it maps the product's rows to array rows.
+    """Declare a table of rows, and the edge that maps the product's rows to rows of an array.
 
     Args:
         e: the editor.

@@ -1,4 +1,4 @@
-"""A part of the check `well-formed`: sizes and definitions contain no symbol but launch parameters.
+"""A part of the check `well-formed`: the symbols in sizes and definitions are launch parameters.
 
 The host evaluates sizes and definitions before the kernel starts, when indices have no values.
 """

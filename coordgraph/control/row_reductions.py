@@ -40,7 +40,7 @@ class StartRows(Operation):
 
 @dataclass(frozen=True)
 class ReduceLanes(Operation):
-    """Merge the running reductions that several lanes have of a row, and finish the reduction.
+    """Merge the running reductions of a row that several lanes hold, and compute the row's result.
 
     All lanes of a warp execute the operation (PTX `shfl.sync.bfly`). Afterwards, each of the lanes
     has the result.

@@ -12,8 +12,8 @@ __all__ = ["bounds"]
 
 
 SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
-"""Suffixes of the texts that `IndexProofs.accesses` yields for accesses to the workspace, such as
-`SendPartial of partials`. The workspace has the tensors `partials` (partial sums) and `flags`."""
+"""Suffixes of the texts that `IndexProofs.accesses` yields for accesses to two tensors of the
+workspace, `partials` (partial sums) and `flags`, such as `SendPartial of partials`."""
 
 
 @named_check(
@@ -46,7 +46,8 @@ def bounds(evidence: Evidence) -> Finding:
         )
     proved = len(accesses) - len(unproved)
     # If no launch is small enough to run, traces replace runs only if every access without a proof
-    # is to the workspace: a trace records the indices of workspace slots, and no other indices.
+    # is to `partials` or `flags`: a trace records the indices of workspace slots, and no other
+    # indices.
     slots = all(what.endswith(SLOTS) for what in unproved)
     launches = evidence.run_launches or (evidence.traced_launches if slots else ())
     checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())
@@ -56,7 +57,7 @@ def bounds(evidence: Evidence) -> Finding:
 def _method(found: list[Counterexample]) -> str:
     """`interval proof` or `enumeration`: the method that found the counterexamples.
 
-    The method is `interval proof` if no counterexample names a workgroup: these follow from the
-    ranges of sizes. Else the method is `enumeration`: small launches were run.
+    The method is `interval proof` if no counterexample names a workgroup: such counterexamples
+    follow from the ranges of sizes. Else the method is `enumeration`: small launches were run.
     """
     return "interval proof" if all(not example.workgroups for example in found) else "enumeration"

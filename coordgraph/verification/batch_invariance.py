@@ -182,7 +182,7 @@ def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[T
     """List (launch, its output tiles with the terms of each) for every launch that is compared.
 
     A term says in which order the products of an output tile are added. A tile has several terms if
-    several workgroups each finish a share of its rows.
+    several workgroups each apply the epilogue to a share of the tile's rows.
     """
     code, parameters = evidence.program, evidence.graph.parameters
     least = {p.name: 0 for p in parameters.given if p.minimum == 0}

@@ -117,9 +117,9 @@ def summation_orders(
 ) -> dict[OutputTile, tuple[Term, ...]]:
     """For each output tile, the terms to which its epilogue is applied.
 
-    A tile has one term; in a reduce-scatter, in which several workgroups each finish a share of the
-    tile's rows, it has one term for each share. Output tiles without an epilogue, and tiles whose
-    partial sums are awaited for ever, are left out.
+    A tile has one term; in a reduce-scatter, in which several workgroups each apply the epilogue to
+    a share of the tile's rows, the tile has one term for each share. Output tiles without an
+    epilogue, and tiles whose partial sums are awaited for ever, are left out.
 
     Args:
         code: the program of a scheduled graph.
@@ -162,8 +162,8 @@ class _Replay:
     Args:
         slots: for each partial sum (slot, turn, output tile) in the workspace, the terms that were
             written to it; several if workgroups add them atomically.
-        finished: for each output tile: the term of each share of the tile (a part that one
-            workgroup finishes) when the epilogue began, by the number of the share.
+        finished: for each output tile: the term of each share of the tile (rows to which one
+            workgroup applies the epilogue) when the epilogue began, by the number of the share.
     """
 
     def __init__(

@@ -100,10 +100,10 @@ class Interleave(Edge):
         return tile, number * self.share + time - begin
 
     def _tile(self, tile: Expr, sizes: Sizes) -> tuple[Expr, Expr, Expr]:
-        """Return (begin, count, end) of a tile, of which `count` shares contain positions.
+        """Return (begin, count, end) of a tile, where `count` shares contain the tile's positions.
 
         The tile's positions begin at position `begin` of the first of these shares, and end before
-        position `end` of the last one.
+        position `end` of the last of these shares.
         """
         depth = self._depth(sizes)
         begin = floor_mod(tile * depth, self.share)
