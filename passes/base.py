@@ -307,6 +307,6 @@ class Pass(ABC):
 def _value(value: object) -> str:
     """The value of an option as it is written in pipeline text: `none`, `true`, `132`."""
     if isinstance(value, float):
-        # `float` first: repr of a numpy float is np.float64(0.5), which pipeline text rejects.
+        # Convert to `float` first: the repr of a numpy float, np.float64(0.5), is no pipeline text.
         return repr(float(value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -312,7 +312,8 @@ def _cut(
         few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     part_m, part_n = known[0] / known[3], known[1] / known[4]
-    # See WIDE for n-major B; for groups along m, other widths were not measured.
+    # If B is contiguous along n, multiples of WIDE columns are faster; see WIDE. If groups divide
+    # m, other numbers of columns were not measured.
     wide = WIDE if problem.ragged("m") or not problem.transpose_b else MMA_COLUMNS
     keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide) == 0
     keep &= known[1] < 2 * max(n, UNIT_K)
@@ -320,7 +321,8 @@ def _cut(
         # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        # Kernels with rows of TMA boxes shorter than a cache line took 1.15 times as long.
+        # Kernels whose TMA boxes have rows shorter than a cache line took 1.15 times as long, so
+        # they are left out.
         if problem.ragged("k"):
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     if large_clusters and not any_tiles:

@@ -46,7 +46,7 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
-    # Imported here because this module imports the interpreter, which is seldom needed.
+    # Imported here because `enumeration` imports the interpreter, which is seldom needed.
     from passes.choosing.enumeration import check
 
     try:

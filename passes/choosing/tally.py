@@ -211,7 +211,7 @@ class _Walk:
             case For():
                 return self.loop(op, scope)
             case DynamicFor():
-                # Workgroups are assumed to be equally fast, so that they take tickets in turn.
+                # Workgroups are assumed to be equally fast, so that they take output tiles in turn.
                 size = self.graph.workgroup.size
                 assert size is not None
                 return self.loop(For(op.dim, op.start, op.stop, size, op.body), scope)

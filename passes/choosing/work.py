@@ -134,8 +134,8 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
         if inputs not in distinct:
             distinct[inputs] = _distinct(np.stack([columns[name] for name in inputs]))
         first, number = distinct[inputs]
-        # `wanted`: mask of the distinct inputs that belong to plans with this schedule. The work of
-        # each is counted once, for all plans that have these inputs.
+        # `wanted`: mask of the distinct inputs that belong to plans with this schedule. Work is
+        # counted once for each of these inputs, for all plans that have the input.
         wanted = np.zeros(len(first), bool)
         wanted[number[rows]] = True
         counts = counter.columns(*(columns[name][first[wanted]] for name in inputs))

@@ -132,7 +132,7 @@ class StreamK(Pass):
         if self.reduction != "scatter":
             return tiles % workgroups != 0
         # The `scatter` reduction is considered only if every output tile is divided into equal
-        # pieces, because it is fastest then.
+        # pieces, because the reduction is fastest then.
         even = workgroups % tiles == 0
         if self.shares == "equal":
             even &= depth * tiles % workgroups == 0

@@ -136,7 +136,7 @@ class Times:
         begin[pauses], end[pauses] = before, begin_of_step
         begin[executed], end[executed] = begin_of_step, end_of_step
         begin[drains], end[drains] = self.left, self.ended
-        # The columns are narrow until rows that take no time are left out.
+        # Columns have narrow integer types, to save memory, until rows without time are left out.
         activity = np.full(len(begin), int(Activity.START), np.int8)
         activity[pauses] = np.where(waits, Activity.WAIT, Activity.TURN)
         activity[executed] = OF_STEP[s.kind]

@@ -55,7 +55,7 @@ class RangeCache:
             The outcome, see `passes.simulation.uniform_tables.Outcomes`.
         """
         volumes, slots, latest, panels = self.volumes, self.slots, self.latest, self.panels
-        # A and B are requested in the same way. A second function would take longer.
+        # A and B are requested in the same way; the code is repeated because calls take longer.
         outcome, piece = self.base[loop], self.of_a[loop]
         panel, lag = panels[piece], volume - volumes[piece]
         if lag >= self.capacity:

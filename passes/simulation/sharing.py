@@ -190,7 +190,8 @@ class Sharing:
             self._asked[tiling] -= asked
             self._read[tiling] -= read
         else:
-            self._asked[tiling] = self._read[tiling] = 0.0  # without rounding errors
+            # No main loop is left, so the sums are 0; subtraction would leave rounding errors.
+            self._asked[tiling] = self._read[tiling] = 0.0
         self.pace -= read
         self._running -= 1
         self._key -= key

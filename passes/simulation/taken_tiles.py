@@ -82,7 +82,7 @@ class TakenTiles:
         """The indices of all steps, sorted by the workgroup that has executed them."""
         begins, ends, _ = self._places()
         counts = ends - begins
-        # Within a tile, indices are consecutive; so are the places of its steps in the result.
+        # The steps of a tile have consecutive indices, and consecutive positions in the result.
         shift = begins - (np.cumsum(counts) - counts)
         return np.repeat(shift, counts) + np.arange(counts.sum())
 

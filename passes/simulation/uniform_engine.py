@@ -126,7 +126,7 @@ class UniformEngine:
         request, run_tail, known = self.cache.request, self.tails.run, self.paces.of
         # `loops` are the running main loops, sorted: the clock (see `Sharing`) at the end, the
         # number of the main loop, and its outcome. `key`, `all_asked` and `all_read` are sums over
-        # them. While `stale` is true, main loops have begun or ended since the pace was computed.
+        # `loops`. `stale` is true if main loops have begun or ended since the pace was computed.
         loops: list[tuple[float, int, int]] = []
         now, clock, pace, stale, key = self.setup.launch, 0.0, self.work.crowded, False, 0
         volume = rate = all_asked = all_read = 0.0
@@ -148,7 +148,8 @@ class UniformEngine:
                     all_asked -= asked[outcome]
                     all_read -= read[outcome]
                     if not loops:
-                        all_asked = all_read = 0.0  # without rounding errors
+                        # Without main loops the sums are 0; subtraction leaves rounding errors.
+                        all_asked = all_read = 0.0
                     stale = True
                     if woken := run_tail(loop, now):
                         self.tails.wake(woken)

@@ -169,7 +169,8 @@ class LowerToTensorCores(Pass):
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         room -= max(_row_bytes(graph, m, n) for m, n, _ in shapes)
-        room -= SHARED_ALIGN * (taken_by(graph) is not None)  # tickets lie before the tiles
+        # Tickets lie before the first tile, which begins at a multiple of SHARED_ALIGN bytes.
+        room -= SHARED_ALIGN * (taken_by(graph) is not None)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
         return min(fit, self.stages or MOST_STAGES)
 

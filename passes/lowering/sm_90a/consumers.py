@@ -140,7 +140,7 @@ class Consumer:
             case InitAccumulator():
                 # The first wgmma of a tile overwrites its accumulator, so zeroing is superfluous.
                 # But ptxas may keep the last share of a reduce-scatter in the accumulator registers
-                # until that wgmma, and then serialises wgmma (warning C7515). Zeroing prevents it.
+                # until that wgmma, and then serialises wgmma (warning C7515), unless it is zeroed.
                 part = self.parts[op.accumulator]
                 return part.accumulator.zero() if part.scatter and part.located else ()
             case For() if accumulates(op):

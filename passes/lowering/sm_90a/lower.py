@@ -225,7 +225,7 @@ class LowerToHopper(Pass):
         """How a tile is divided over the cluster and its warpgroups."""
         turns, kind = CONSUMERS[self.consumers], dtype(graph.gemm.dtype)
         rows, columns = (tiling.summed[axis] // self._cluster[axis] for axis in (M, N))
-        # With B as the left operand, the sums of an element would be in different threads.
+        # With B as the left operand, several sums of an element of D would be in different threads.
         left_b = tiling.sums == 1 and swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
