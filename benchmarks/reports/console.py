@@ -32,7 +32,7 @@ def announce_files(record: dict[str, Any], path: Path, console: Console) -> None
     try:
         from benchmarks.reports.plots import draw
     except ImportError as error:
-        console.print(f"no plots: {error}; `python -m benchmarks plot {path}` draws them elsewhere")
+        console.print(f"no plots: {error}; to draw them later: python -m benchmarks plot {path}")
         return
     for drawn in draw(record, path):
         console.print(f"drawn: {drawn}", highlight=False, soft_wrap=True)

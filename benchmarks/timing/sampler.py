@@ -125,7 +125,8 @@ class Sampler:
 
         `torch.cuda.graph` is not used because it frees the allocator's cached memory each time.
         The garbage collector is off meanwhile, because objects that it drops, such as graphs and
-        events, call the driver. Other threads may call it: the capture is that of this thread.
+        events, call the driver. Other threads may call the driver, because the capture is
+        `thread_local`.
         """
         graph = self.torch.cuda.CUDAGraph()
         gc.collect()

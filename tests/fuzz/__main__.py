@@ -74,7 +74,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 Update = Callable[[str, float], None]
-"""Type: shows progress, given a description and the part of the total that is done."""
+"""Type: shows progress, given a description and how much of the total is done."""
 Show = Callable[[str], None]
 """Type: prints a text, such as a report of a failure."""
 
@@ -119,10 +119,15 @@ def _arguments() -> argparse.Namespace:
     today = int(datetime.now(UTC).strftime("%Y%m%d"))
     parser.add_argument("--seed", type=int, default=today, help="default: today's date")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to try mutants")
-    parser.add_argument("--count", type=int, default=0, help="how many mutants to try instead")
+    parser.add_argument("--count", type=int, default=0, help="number of mutants; 0: by --seconds")
     parser.add_argument("--start", type=int, default=0, help="the number of the first mutant")
     parser.add_argument("--only", type=int, help="the number of the one mutant to try")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of processor time")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=LIMIT,
+        help="CPU seconds after which a mutant counts as a hang",
+    )
     return parser.parse_args()
 
 

@@ -29,8 +29,8 @@ def main() -> int:
     today = int(datetime.now(UTC).strftime("%Y%m%d"))
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz_torch", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seed", type=int, default=today, help="of the calls (default: the day)")
-    parser.add_argument("--count", type=int, default=0, help="number of calls; 0: by --seconds")
+    parser.add_argument("--seed", type=int, default=today, help="seed of the calls; default: today")
+    parser.add_argument("--count", type=int, default=0, help="number of calls; 0: until --seconds")
     parser.add_argument("--seconds", type=float, default=60, help="how long calls are tried")
     parser.add_argument("--only", type=int, help="try the call with this number only")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))

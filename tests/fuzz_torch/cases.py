@@ -24,7 +24,8 @@ class Way:
     """How a function is called.
 
     Args:
-        kernels: whether PyTorch's function is called inside of `use_kernels`, not ours directly.
+        kernels: whether PyTorch's function is called inside `use_kernels`; False calls the function
+            of `codegen.torch` directly.
         autocast: the type to which a region of autocast casts, or None.
         recorded: whether gradients are recorded; False is `torch.no_grad()`.
         out: whether the result is written to `out`.
@@ -142,7 +143,7 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
 }
 WEIGHTS = (5, 1, 4, 4, 2, 3)
 WRONG = 0.06
-"""Probability that one tensor of a call has a wrong shape, and that one has another type.
+"""Probability that one tensor of a call has a wrong shape; also that one has another type.
 
 With half this probability all tensors of a call have the same type out of `OTHER_DTYPES`.
 """

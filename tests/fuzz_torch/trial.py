@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 FINDINGS = tuple(Outcome)[4:]
 """The outcomes of a comparison that show a defect of coordgraph."""
 ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
-"""Words of which each error message has one, because it must say what to do instead."""
+"""Each error message has one of these words, because the message must say what to do instead."""
 
 
 class Result(NamedTuple):
@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One call.
+    """What one call returned or raised.
 
     Args:
         d: the result, or None.
@@ -245,12 +245,13 @@ def _exact(case: Case, dtype: torch.dtype, *, absolute: bool) -> Ran:
 
 
 def _first_wrong(found: Tensor, exact: Tensor | None, size: Tensor | None, eps: float) -> str:
-    """The first element that differs from the exact one by more than rounding explains, or ''.
+    """Text about the first element whose error is more than rounding explains; '' if there is none.
 
     Args:
         found: the elements to check.
         exact: the elements in float64.
-        size: the elements computed of absolute values; rounding errors are relative to them.
+        size: the elements computed from absolute values of the arguments; rounding errors are
+            relative to these elements.
         eps: the distance from 1 to the next number in the coarsest type of the call.
     """
     assert exact is not None

@@ -40,13 +40,26 @@ def main() -> None:
     )
     today = datetime.now(UTC).date().isoformat()
     parser.add_argument("--count", type=int, default=60, help="number of mutants")
-    parser.add_argument("--seed", default=today, help="which mutants and slow tests are drawn")
+    parser.add_argument("--seed", default=today, help="seed of the random mutants and slow tests")
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of the mutants to try")
-    parser.add_argument("--seconds", type=float, default=40, help="of quick tests for a mutant")
-    parser.add_argument("--slow-seconds", type=float, default=60, help="of slow tests; 0: none")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=40,
+        help="CPU seconds of the quick tests that run on a mutant",
+    )
+    parser.add_argument(
+        "--slow-seconds",
+        type=float,
+        default=60,
+        help="CPU seconds of the slow tests that run on a mutant; 0: none",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes that record quick tests")
     parser.add_argument(
-        "--record", type=Path, default=ROOT / ".cache/mutants", help="what quick tests execute"
+        "--record",
+        type=Path,
+        default=ROOT / ".cache/mutants",
+        help="folder that records what quick tests execute",
     )
     given = parser.parse_args()
     record = recorded(given.record, given.jobs)

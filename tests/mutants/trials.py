@@ -106,8 +106,8 @@ class Workplace:
         code, by = self._pytest(tests, limit)
         if code:
             raise RuntimeError(
-                f"without a mutation this fails too: {by or 'the time limit'}; if tests have been "
-                "added or renamed, delete the record, so that it is made again"
+                f"{by or 'the time limit'} fails without a mutation too; if tests have been added "
+                "or renamed, delete the folder of --record, so that tests are recorded again"
             )
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
