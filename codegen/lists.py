@@ -30,8 +30,8 @@ def pack(matrices: Sequence[Any]) -> Any:
     Padding makes the leading dimension of each matrix a multiple of 8 elements and of 16 bytes.
 
     Args:
-        matrices: matrices of the same element type, at least one. Each is given as rows x columns
-            in memory: k x m for the A of a kernel with `transpose_a`.
+        matrices: matrices of the same element type, at least one. Each matrix is given as rows x
+            columns in memory: k x m for the A of a kernel with `transpose_a`.
 
     Raises:
         LaunchError: the list is empty, or one of its elements is no matrix or has another element

@@ -3,7 +3,7 @@
 One product, a batch and groups take the same steps, one file for each step:
 
 1. `matmul.py` looks the call up by its cache key: shapes, strides, types, device and alignment.
-   A call with the key of an earlier one launches at once and skips the other steps.
+   A call with the key of an earlier call launches at once and skips the other steps.
 2. `describe.py` makes a `Call`: the problem as a `Gemm` on a device (`request.py`), views of the
    operands by name, and an `Arrangement` (`arrangement.py`): which arrays the kernel takes
    transposed, expanded or joined.

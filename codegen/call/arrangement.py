@@ -28,7 +28,7 @@ NEITHER = (False, False)
 Launch = Callable[..., Any]
 """A function that launches a kernel; it returns D, or a tuple of D and the other outputs.
 
-Its arguments are a, b, c, out, alpha, beta and stream, and further operands by name.
+The function's arguments are a, b, c, out, alpha, beta and stream, and further operands by name.
 """
 Prepared = tuple[Launch, bool, bool] | list[Any]
 """How to launch calls with one cache key: (launch function, whether to transpose A first, whether
@@ -181,7 +181,7 @@ class Arrangement:
         """Launch a kernel with rearranged arrays; returns the caller's D, and all other outputs.
 
         Args:
-            start: the function that launches the kernel. It gets the rearranged arrays, and the
+            start: the function that launches the kernel; called with the rearranged arrays, and the
                 other arguments unchanged.
             a, b, c, out: the caller's arrays.
             scalars: alpha, beta and the stream.

@@ -1,7 +1,7 @@
 """`Broadcast` multiplies vectors and arrays with several batch axes, as `numpy.matmul` does.
 
-Kernels take matrices and batches with one batch axis. Other shapes are reshaped to those: a vector
-becomes a matrix with one row (A) or one column (B), and several batch axes become one.
+Kernels take matrices and batches with one batch axis. Arrays of other shapes are reshaped: a
+vector becomes a matrix with one row (A) or one column (B), and several batch axes become one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Broadcast:
-    """How the arrays of a product are reshaped to those that kernels take.
+    """How the arrays of a product are reshaped to arrays that kernels take.
 
     Args:
         a, b: the shapes of A and B; for a vector, the shape of the matrix that it becomes.

@@ -56,7 +56,7 @@ def try_plans(
     """Call `use` with each plan and its kernel in turn, until `use` has succeeded `count` times.
 
     A plan is skipped if its kernel cannot be built, or if `use` raises CodegenError because the
-    device refuses the code, for example when registers spill. Such a kernel is not tried again.
+    device refuses the code, for example when registers spill. A skipped kernel is not tried again.
 
     Args:
         request: the problem and the device.

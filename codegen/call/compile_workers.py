@@ -1,8 +1,8 @@
 """`CompileWorkers`: processes that compile kernels in parallel into the kernel cache on disk.
 
 Generating code holds Python's interpreter lock, so threads would not help. The processes run this
-module: `python -m codegen.call.compile_workers` reads pickled jobs from its standard input. They
-are not made by `multiprocessing`, which would import the caller's main module again.
+module: `python -m codegen.call.compile_workers` reads pickled jobs from its standard input. The
+processes are not made by `multiprocessing`, which would import the caller's main module again.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
 
 
 _graph = lru_cache(maxsize=64)(Gemm.graph)
-"""The unscheduled graph of a problem; it relates the extents of the tensors."""
+"""The unscheduled graph of a problem, which relates the extents of the tensors."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     """The part of a call's cache key that depends on arrays, for libraries other than PyTorch.
 
     Args:
-        inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
-            and alignment are in the key.
+        inputs: arrays by the names of arguments, `a` first. The key has the shapes, strides, types,
+            devices and alignments of these arrays.
         c, out: C and D, or None. The key has the type of D, and the strides of C and of D unless
             the array is row-major without gaps.
 

@@ -1,8 +1,8 @@
 """Calls of `matmul` with PyTorch tensors that require a gradient.
 
-Launches of kernels are not recorded for PyTorch's backward pass, but the operators of
-`codegen.torch` are, so these operators compute such calls. They have fewer options than `matmul`: a
-call with another option is refused.
+PyTorch does not record launches of kernels for the backward pass, but records the operators of
+`codegen.torch`, so these operators compute the calls. The operators have fewer options than
+`matmul`: a call with another option is refused.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def matmul(
             used in all products. Vectors and further batch axes are multiplied as by
             `numpy.matmul`. If there are several batch axes, and an operand is repeated along some
             of them but not along all, it is copied.
-        c: C, needed if beta is not zero. It has the shape of D, and any layout that A may have.
+        c: C, with the shape of D and any layout that A may have; needed if beta is not zero.
         out: the array to write D to (m x n, or a batch), of any layout that A may have in which no
             elements share an address; None makes a new array like `a`. Gaps are not written.
         alpha, beta: scalars of the epilogue.

@@ -32,8 +32,8 @@ LAST: dict[str, Callable[[Any, Any], Any]] = {
     "logsumexp": _logsumexp,
 }
 """For each reduction: a function that reduces the results of all column tiles of a row, or all
-results of all rows, along the last axis. Its arguments are the module with the functions of the
-array's library, and the array."""
+results of all rows, along the last axis. The function's arguments are the module with the
+functions of the array's library, and the array."""
 
 
 def written(

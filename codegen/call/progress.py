@@ -9,7 +9,7 @@ from contextlib import contextmanager
 __all__ = ["Advance", "progress"]
 
 Advance = Callable[[str, int, int], None]
-"""A function that reports progress. Its arguments are the current step as text, the number of items
+"""A function that reports progress. The arguments are the current step as text, the number of items
 (such as kernels) that are done, and the number of all items."""
 
 

@@ -1,4 +1,4 @@
-"""Calls in which m, n or k is 0; the results are those of PyTorch.
+"""Calls in which m, n or k is 0; their results equal PyTorch's results.
 
 If D has no element, or no row that belongs to a group, nothing is launched. If k is 0, every sum of
 products is 0, so D is the epilogue of 0: zeros or `beta·C` by default. Kernels need k of at least

@@ -19,7 +19,8 @@ __all__ = ["Check", "Inputs", "make_inputs", "poisoned", "poisoned_output"]
 Array = npt.NDArray[Any]
 
 SLACK = 16
-"""Tolerance as a multiple of the error expected from rounding; schedules split and reorder sums."""
+"""The tolerance as a multiple of the error expected from rounding. The factor allows for schedules,
+which split and reorder sums."""
 
 
 @dataclass(frozen=True)

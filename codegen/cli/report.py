@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Write an HTML page about a kernel: is the GPU busy, and if not, why? Needs no GPU.
 
-    The page needs no network. It shows which workgroup computes which tile, when and on which SM;
+    The page needs no network, and shows which workgroup computes which tile, when and on which SM;
     what each pass changed; how every address is computed; the code beside its operations; and the
     results of the checks. If --output is a folder, each picture is written there too, as SVG and
     PNG.

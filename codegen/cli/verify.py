@@ -35,7 +35,7 @@ MAKING = (
     *("dtype", "out_dtype", "transpose_a", "transpose_b", "batched", "groups"),
     *("schedule", "plan", "tile"),
 )
-"""Options that describe how a graph is made. They are refused if the graph is read from a file."""
+"""Options that describe how a graph is made, so they are refused if it is read from a file."""
 
 
 class Level(StrEnum):
@@ -97,7 +97,7 @@ def verify(
 
     Exit codes: 0 every property is proved or holds in the examined launches; 1 a check is refuted;
     5 no check is refuted, but a property is neither proved nor examined, because every launch is
-    too large. Other codes are those of 'coordgraph --help'.
+    too large. 'coordgraph --help' lists the other codes.
 
     [bold]Examples[/]
 

@@ -111,8 +111,8 @@ class Expressions:
     Args:
         builder: the LLVM IR builder that inserts the instructions.
         values: the values of symbols; the walker adds the values of loop indices and assignments.
-        magic: a function from a divisor to the kernel arguments for division by multiplication. It
-            returns None if the host does not know the divisor when it launches the kernel.
+        magic: a function from a divisor to the kernel arguments for division by multiplication, or
+            to None if the host does not know the divisor at the launch.
         arguments: the LLVM function's integer arguments, by name.
         bounds: the cache of range proofs.
         widest: True to compute all values with 64 bits, as on CPUs, where 32 bits are no faster.

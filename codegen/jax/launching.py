@@ -61,7 +61,7 @@ def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> Non
     """Call `codegen.matmul` with the buffers of a call: A, B, operands, and D as the result.
 
     Args:
-        call: the call. It has the attributes `transpose_a`, `transpose_b`, `epilogue` (the text of
+        call: the call, with the attributes `transpose_a`, `transpose_b`, `epilogue` (the text of
             the epilogue, or '' for the product alone), `operands` (the names of array operands,
             separated by commas) and `numbers` (the values of number operands, as a JSON object).
         array: a function from a buffer to an array that `codegen.matmul` accepts.

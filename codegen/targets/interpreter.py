@@ -32,7 +32,7 @@ WORKGROUPS = 4
 class InterpretedKernel(Kernel):
     """Interprets a scheduled graph in Python, with NumPy tiles.
 
-    The interpreter is slow. Its results are the reference for tests of all other targets.
+    The interpreter is slow; its results are the reference for tests of all other targets.
     """
 
     def __init__(self, graph: KernelGraph) -> None:

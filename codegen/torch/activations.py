@@ -154,7 +154,8 @@ def _gradients(activation: str, gate: Any, up: Any, grad: Any) -> tuple[Any, Any
 def gradient(activation: str, *, biased: bool) -> EpilogueFunction:
     """The epilogue of two sums whose results are the gradients of gate and of up.
 
-    Its operand `grad` is the gradient of `act(gate)·up`; `biased` is as for `gated`.
+    The operand `grad` of the epilogue is the gradient of `act(gate)·up`; `biased` is as for
+    `gated`.
     """
     function = partial(_gradients, activation)
     return _traced(function, biased, grad="lmn", **{OF_UP: ep.output("mn")})

@@ -65,7 +65,7 @@ def direct(
     """A function that computes what the operator `op` computes, with less host time if possible.
 
     Args:
-        op: the operator. It is called if the dispatcher must see the call: for tensors of a
+        op: the operator, which is called if the dispatcher must see the call: for tensors of a
             subclass, of a layout such as sparse, or of another device; inside `torch.compile`,
             `torch.export` and `torch.jit.trace`; in modes, such as `FakeTensorMode`; in transforms,
             such as `torch.vmap`; and in forward-mode differentiation.

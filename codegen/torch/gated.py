@@ -33,8 +33,8 @@ def gated(
         activation: `silu` (SwiGLU), `gelu` or `gelu_tanh`, its approximation by the hyperbolic
             tangent (GeGLU), or `relu` (ReGLU).
         recompute: whether gate and up are not stored, and the backward pass computes them again, in
-            the kernel that computes their gradients. This takes one more product of the size of the
-            forward pass, and saves 2n elements for each row of `input`.
+            the kernel that computes their gradients. Recomputing takes one more product of the size
+            of the forward pass, and saves 2n elements for each row of `input`.
         invariant: as for `codegen.matmul`.
 
     Returns:

@@ -1,8 +1,8 @@
 """The custom operators `coordgraph::gated` and `coordgraph::gated_with_sums`, and their gradients.
 
-Both compute `act(gate)·up` in the kernel of the product that computes gate and up. `gated` stores
-only this result, and its gradient computes the product again. `gated_with_sums` also stores gate
-and up, from which its gradient is computed.
+Both operators compute `act(gate)·up` in the kernel of the product that computes gate and up.
+`gated` stores only this result, and its gradient computes the product again. `gated_with_sums` also
+stores gate and up, from which its gradient is computed.
 """
 
 from __future__ import annotations

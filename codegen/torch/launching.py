@@ -141,8 +141,8 @@ def readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     Args:
         tensor: a matrix or a batch.
         by_rows: True to copy unless the tensor is contiguous and its address is a multiple of 16
-            bytes. Batch-invariant products need this, so that the same instructions multiply
-            whatever the number of rows of A is.
+            bytes. Batch-invariant products need such tensors, so that the same instructions
+            multiply whatever the number of rows of A is.
     """
     if by_rows:
         aligned = tensor.is_contiguous() and tensor.data_ptr() % ALIGNED_BYTES == 0

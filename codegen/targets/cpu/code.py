@@ -1,10 +1,10 @@
 """Machine code of the host from LLVM IR, through caches in the process and on disk.
 
-The cache on disk holds the object file that LLVM emits. Its cache key is a digest of the LLVM IR,
-the host's triple, processor and features, the version of LLVM and coordgraph's sources, so that an
-object file is loaded only if LLVM would emit the same one. The LLVM IR is generated for every
-kernel, even for a kernel in the cache: generation takes a quarter of the compilation time, and only
-the IR's text identifies everything that the machine code depends on.
+The cache on disk holds the object file that LLVM emits. The cache key of the file is a digest of
+the LLVM IR, the host's triple, processor and features, the version of LLVM and coordgraph's
+sources, so that an object file is loaded only if LLVM would emit the same one. The LLVM IR is
+generated for every kernel, even for a kernel in the cache: generation takes a quarter of the
+compilation time, and only the IR's text identifies everything that the machine code depends on.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ LOW_BITS = ALIGNED_BYTES - 1
 NOTHING: tuple[Hashable, int] = (None, 0)
 """(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
-"""The key of the buffer of zeros that calls with k = 0 read as A and B. It replaces the names of
-tensor and stream in the key of the buffer, because calls on all streams share the buffer."""
+"""The owner and the name, in `Workspaces`, of the buffer of zeros that calls with k = 0 read as A
+and B. The owner is no stream, because calls on all streams share the buffer."""
 NARROW = Vectors(1, 1, 1)
 """The access widths for tensors that are not aligned to 16 bytes: one element per access."""
 

@@ -34,8 +34,8 @@ addresses of a kernel's workspace buffers are kept. A repeated call then need no
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """Names of the tensors that a call passes by keyword, in the order of a call's pointers.
 
-    These are the epilogue's operands other than C, the epilogue's outputs besides D, and the tables
-    `rows` and `targets`, which number the rows of A to read and the rows of D to write.
+    The result names the epilogue's operands other than C, the epilogue's outputs besides D, and the
+    tables `rows` and `targets`, which hold numbers of the rows of A to read and of D to write.
     """
     roles = (Role.OPTIONAL_INPUT, Role.OPERAND, Role.OUTPUT)
     return tuple(
@@ -294,7 +294,7 @@ class Idle:
 
 
 class Depthless:
-    """A checked call with k = 0. It launches a kernel with k > 0, on A and B that are all zeros.
+    """A checked call with k = 0, which launches a kernel with k > 0 on an A and a B of zeros.
 
     Args:
         plan: the checked call with k > 0.

@@ -34,8 +34,8 @@ class RowReductionWalker(FragmentWalker):
     def _algebra(self) -> Algebra:
         """Applies operations of epilogues to f32 values.
 
-        The fast `exp` suffices. Its relative error is at most |a| * 2^-23.5 for an argument a, and
-        `logsumexp` adds exp(a), for a <= 0, to a sum of at least 1.
+        The fast `exp` suffices: the relative error of this `exp` is at most |a| * 2^-23.5 for an
+        argument a, and `logsumexp` adds exp(a), for a <= 0, to a sum of at least 1.
         """
         return Algebra("f32", ElementwiseEmitter(self.builder, gpu=True, fast=True))
 
