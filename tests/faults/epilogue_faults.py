@@ -32,7 +32,7 @@ def epilogue_first(text: str) -> str:
 
 SIZES = (
     Fault(
-        "stride of the epilogue's bias 2 instead of 1",
+        "stride of the epilogue's bias: 2 instead of 1",
         "sizes",
         STREAM,
         (("bias.0 strides=(1)", "bias.0 strides=(2)"),),
@@ -53,7 +53,7 @@ SIZES = (
         OPERANDS,
     ),
     Fault(
-        "row stride of an epilogue operand m instead of n",
+        "row stride of an epilogue operand: m instead of n",
         "sizes",
         STREAM,
         (("residual.1 strides=(n, 1)", "residual.1 strides=(m, 1)"),),

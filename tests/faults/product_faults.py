@@ -21,7 +21,7 @@ SIZES = (
         BATCH,
     ),
     Fault(
-        "row stride of B in a batch k instead of n",
+        "row stride of B in a batch: k instead of n",
         "sizes",
         SPLIT,
         (("strides=(stride_b, n, 1)", "strides=(stride_b, k, 1)"),),

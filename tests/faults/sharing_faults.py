@@ -249,7 +249,7 @@ BOUNDS = (
         (("// tiles_k) // share\n", "// tiles_k) // share - 1\n"),),
     ),
     Fault(
-        "one slot for each workgroup, in a workspace for each tile",
+        "slots numbered by workgroup, in a workspace of one slot per tile",
         "bounds",
         SPLIT,
         (("name=slot value=workgroup // 3", "name=slot value=workgroup"),),

@@ -117,13 +117,13 @@ SIZES = (
         (("(n + 1) // 2", "max(1, n // 2)"),),
     ),
     Fault(
-        "row stride of A m instead of k",
+        "row stride of A: m instead of k",
         "sizes",
         STREAM,
         (("A.1 strides=(k, 1)", "A.1 strides=(m, 1)"),),
     ),
     Fault(
-        "row stride of D always 14 instead of n",
+        "row stride of D: always 14 instead of n",
         "sizes",
         PERSISTENT,
         (("D.1 strides=(n, 1)", "D.1 strides=(14, 1)"),),
@@ -152,7 +152,7 @@ SIZES = (
         ),
     ),
     Fault(
-        "operand tiles of C with rows and columns exchanged",
+        "row and column numbers of C's tiles exchanged",
         "sizes",
         STREAM,
         (
