@@ -308,9 +308,10 @@ def grouped_matmul(
 ) -> Any:
     """`alpha·A·B + beta·C` of every group by one kernel, whose plan suits groups of average size.
 
-    `offsets` is data on the device that the host never reads. So a call with other offsets of as
-    many groups neither compiles nor chooses a plan, and a CUDA graph may be replayed with them.
-    Groups may be empty, and of any size. The result has no gradient for PyTorch.
+    `offsets` is data on the device that the host never reads. So a call with other offsets, for the
+    same number of groups, neither compiles nor chooses a plan, and a CUDA graph may be replayed
+    after the offsets were changed. Groups may be empty, and of any size. The result has no gradient
+    for PyTorch.
 
     Args:
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with

@@ -32,8 +32,8 @@ __all__ = [
 
 COUNTS = ("m", "n", "batches", "groups", "elements_d")
 VECTORS = ("elements_a", "elements_b")
-"""Size parameters: lengths of A and of B where these are vectors that pack the matrices of groups
-of different m, n and k.
+"""Size parameters of a list of products: the lengths of the vectors in which all matrices A, and
+all matrices B, are packed.
 """
 
 

@@ -41,7 +41,7 @@ def calibrate_command(
 ) -> None:
     """Fit the cost model, which chooses plans, to this machine's GPU.
 
-    Measures plans on drawn sizes, fits the constants of the cost model to the times, and stores
+    Measures plans on random sizes, fits the constants of the cost model to the times, and stores
     them for later processes. The GPU should be idle. The quality of the fit is judged on other
     sizes than those that were fitted.
 

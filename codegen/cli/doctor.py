@@ -226,7 +226,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """Names of architectures: for each lowering, the oldest one on which it is the fastest."""
+    """For each lowering: the name of the oldest architecture whose fastest lowering it is."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

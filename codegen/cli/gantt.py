@@ -59,14 +59,14 @@ class Drawn(Protocol):
 
     @property
     def behind(self) -> NDArray[Any]:
-        """For each event, whether its workgroup multiplies another tile at the same time."""
+        """For each event, whether other threads of its workgroup multiply at the same time."""
         ...
 
 
 def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     """The rows of a Gantt chart: a character shows the longest activity in a time interval.
 
-    A row is about a slot: the place of one resident workgroup in a simulated run, an SM in a
+    A row shows one slot, which holds one workgroup at a time in a simulated run, and is an SM in a
     measured run.
 
     Args:

@@ -94,7 +94,7 @@ def explain(
     With the name of a pass: the graph before and after it, and its options. With --m, --n and --k:
     the best plans for that problem on a device, their predicted times term by term, and what bounds
     the best one. Times on a GPU that was not measured are estimates, and the output says so. For
-    the CPU, for other GPUs without wgmma than A100 (SXM), L40S and RTX 4090, and for matrices whose
+    the CPU, for GPUs without wgmma other than A100 (SXM), L40S and RTX 4090, and for matrices whose
     rows are no multiples of 16 bytes, a fixed rule chooses the plan, printed without times.
 
     [bold]Examples[/]

@@ -377,7 +377,7 @@ class Problem:
         )
 
     def graph(self, tile: tuple[int, int, int] | None, *, fixed: bool) -> KernelGraph:
-        """The graph that schedules start from; if `tile` is None, with the tile of `default_tile`."""
+        """The graph that schedules start from; without `tile`, with that of `default_tile`."""
         from coordgraph.frontend import default_tile
 
         return self.gemm(fixed=fixed).graph(tile or default_tile(self.dtype, (self.m, self.n)))

@@ -224,7 +224,7 @@ def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:
 
 
 def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
-    """The plan that `codegen.matmul` chooses: the fastest measured one, else by the cost model."""
+    """The plan that `codegen.matmul` chooses: the fastest measured plan, else the model's best."""
     from codegen.call import choose
     from codegen.call.request import PlanRequest, unaligned
     from passes.choosing import constants_of

@@ -114,7 +114,7 @@ def staged(
 
 
 def lower(stage: Stage, target: str) -> Stage:
-    """The stage after a scheduled one: the graph lowered for a target."""
+    """The stage that follows the scheduled stage `stage`: its graph, lowered for a target."""
     if target == "interpreter":
         raise typer.BadParameter(
             "--target interpreter has no lowered stage, because the interpreter runs scheduled "

@@ -39,8 +39,8 @@ def matmul(
             B as n x k. A vector is not transposed.
         preferred_element_type: element type of the result; by default that of A and B.
         epilogue: the function that computes D from A·B, traced by `coordgraph.epilogue.epilogue`;
-            None is A·B. A product with an epilogue has no gradient. `jax.vmap` multiplies one
-            example after another.
+            None is A·B. A product with an epilogue has no gradient. Under `jax.vmap`, the
+            kernel is launched once for each example.
         operands: operands of the epilogue by name: arrays, and Python numbers for its scalars.
 
     Returns:
@@ -209,7 +209,7 @@ def _call(
 ) -> Any:
     """The product of `inputs`, an array of shape `shape` and element type `kind`.
 
-    A foreign call of XLA computes it. `codegen.jax.launching` describes the call's attributes.
+    A foreign call of XLA computes the product. `codegen.jax.launching` describes its attributes.
     """
     register()
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, kind), vmap_method=vmap_method)

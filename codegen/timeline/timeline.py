@@ -208,7 +208,8 @@ class Timeline:
 
         The columns up to `count` are those of `Simulation.event_columns`.
 
-        `product`, `m`, `n`, `first` and `count` are None in events that belong to no tile.
+        `product`, `m` and `n` are None in events that belong to no tile, `first` and `count` in
+        events that sum no k tiles.
         """
         found: dict[str, list[Any]] = {
             "begin": self.begin.tolist(),

@@ -65,8 +65,7 @@ def matmul(
         other: (…, k, n), or a vector (k). Axes before the last two are broadcast. Matrices that are
             row-major, or the transpose of a row-major matrix, are read in place; others are copied.
         out: a tensor of the result's shape and type, to which the result is copied; None makes a
-            new tensor.
-            `codegen.matmul(…, out=…)` writes the result in place.
+            new tensor. `codegen.matmul(…, out=…)` writes the result in place.
         invariant: as for `codegen.matmul`. If True, `input` is copied unless it is contiguous.
 
     Returns:

@@ -266,7 +266,7 @@ def _mapped(op: Any, info: Any, axes: Any, given: tuple[Any, ...], options: tupl
 
     Args:
         op: `GATED`, `GATED_WITH_SUMS` or `GRADIENT_OF_PRODUCT`.
-        info: what vmap passes; it has the extent of the axis.
+        info: vmap's information object; `info.batch_size` is the extent of the mapped axis.
         axes: the mapped axis of each argument, None for an argument without one.
         given: the gradient, if `op` takes one, then A, B and the bias.
         options: the arguments of `op` after the bias.

@@ -47,7 +47,7 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 GROUPED = getattr(torch, "_grouped_mm", None)
 """The function that `torch.nn.functional.grouped_mm` calls; None if this PyTorch has none."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", "offs"}
-"""The keyword arguments that may be replaced; a call with any other one is left to PyTorch."""
+"""Keyword arguments that kernels support; PyTorch computes calls with other keyword arguments."""
 
 
 def _grouped_mm(

@@ -1,7 +1,7 @@
 """Losses of logits that are not stored, and their gradients.
 
-The functions launch kernels, so they take real tensors, not the fake ones of PyTorch's tracing. The
-logits are `hidden·weightᵀ`, with a row for each token and a column for each class. The epilogue
+The functions launch kernels, so they take real tensors, not the fake tensors of PyTorch's tracing.
+The logits are `hidden·weightᵀ`, with a row for each token and a column for each class. The epilogue
 of this product reduces each row, and D, the logits, is not stored.
 """
 
@@ -35,7 +35,7 @@ def kind_of_losses(hidden: Tensor) -> torch.dtype:
 
 @cache
 def _loss(kind: str) -> EpilogueFunction:
-    """The logsumexp of each row of logits, and the logit of its target.
+    """The epilogue that outputs the logsumexp of each row of logits, and the logit of its target.
 
     Args:
         kind: the element type of the sums of products.
@@ -53,7 +53,9 @@ def _loss(kind: str) -> EpilogueFunction:
 
 @cache
 def _gradient(kind: str) -> EpilogueFunction:
-    """The gradient of each logit: `scale·(exp(logit - total) - (column == target))`.
+    """The epilogue whose D is the gradient of each logit.
+
+    The gradient is `scale·(exp(logit - total) - (column == target))`.
 
     Args:
         kind: the element type of the sums of products.

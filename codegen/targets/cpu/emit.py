@@ -109,8 +109,8 @@ class HostWalker(FlagWalker):
         for name, argument in zip(names, function.args, strict=True):
             argument.name = name
             self.given[name] = argument
-        # C and D are not `noalias`, because they may be the same array; the workspace is not,
-        # because other threads write it.
+        # C and D are not `noalias`, because they may be the same array. The workspace is not
+        # `noalias`, because other threads write it.
         alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
         for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")

@@ -38,8 +38,8 @@ def access_widths(
         along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
         boxed: the tensors of `along_rows` that TMA loads, provided that all tensors in `boxed` are
             aligned to 16 bytes.
-        part: if the epilogue has several sums, and each row of B holds the columns for the first
-            sum, then those for the second, and so on: the number of columns for one sum. Else 0.
+        part: the number of columns of B for one sum, if the epilogue has several sums and each row
+            of B holds all columns for the first sum, then all for the second, and so on; else 0.
     """
 
     def widest(name: str, elements: int) -> int:

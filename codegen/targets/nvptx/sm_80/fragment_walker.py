@@ -41,7 +41,8 @@ WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
 loads of consecutive addresses share the registers of one address."""
 SHARED_DISCOUNT = 8
 """A load of an operand from shared memory is counted as fewer bytes in flight: its number of bytes
-divided by SHARED_DISCOUNT. Its latency is small, so ptxas issues it just before its use."""
+divided by SHARED_DISCOUNT. The latency of the load is small, so ptxas issues the load just
+before the use of its value."""
 FAST_BYTES = 2
 """If elements of D and of all other outputs are floats of at most 2 bytes, the epilogue may use
 approximate instructions."""

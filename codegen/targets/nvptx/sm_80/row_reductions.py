@@ -27,7 +27,7 @@ class RowReductionWalker(FragmentWalker):
     """Emits the operations of `coordgraph.control.row_reductions`, which compute in f32.
 
     A running reduction has one or two values, which are consecutive registers of its fragment. The
-    result of a row is in the first of them.
+    result of a row is in the first of these registers.
     """
 
     @property
