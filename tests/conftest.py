@@ -112,8 +112,9 @@ def pytest_collection_finish() -> None:
 def frozen() -> Iterator[None]:
     """Exclude the graphs and kernels that a test module leaves in caches from garbage collection.
 
-    These objects take gigabytes and stay to the end; every full collection would walk them again.
-    Frozen garbage is never freed, so the youngest generation is collected before freezing.
+    Cached graphs and kernels take gigabytes and stay to the end; every full collection would walk
+    them again. Frozen garbage is never freed, so the youngest generation is collected before
+    freezing.
     """
     yield
     gc.collect(0)
@@ -129,7 +130,7 @@ atexit.register(gc.unfreeze)
 def optimised_less(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile CPU kernels at a low level of LLVM's optimisation, but at the highest in slow tests.
 
-    It saves a quarter of the CPU time of tests/codegen/cpu.
+    The low level saves a quarter of the CPU time of tests/codegen/cpu.
     """
     if request.node.get_closest_marker("slow") is None:
         monkeypatch.setattr(host_build, "host_code", partial(host_code, quick=True))

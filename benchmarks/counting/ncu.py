@@ -2,8 +2,8 @@
 
 `ncu` runs a Python module in a process of its own, which launches every kernel once; for kernels of
 coordgraph the module is `benchmarks.launches`. Before each kernel `ncu` empties the L2 cache; it
-replays the kernel as often as the counters need, and restores memory in between. It does not lock
-the clocks. Counters are those of the whole GPU:
+replays the kernel as often as the counters need, and restores memory in between. Clocks are not
+locked. Counters are those of the whole GPU:
 
   dram__bytes_read, dram__bytes_write   bytes between memory and the L2 cache
   lts__t_sectors_op_read                sectors of 32 bytes that are read from the L2 cache,
@@ -226,8 +226,9 @@ def profile(
     The second part of the result is the list of the JSON objects in DONE, one for each line.
 
     Args:
-        module: the Python module to run. It reads the JSON file JOBS, starts no launch after the
-            time `until` in it, and writes a line of JSON to DONE after each launch or problem.
+        module: the Python module to run. The module reads the JSON file JOBS, starts no launch
+            after the time `until` in JOBS, and writes a line of JSON to DONE after each launch or
+            problem.
         jobs: the contents of JOBS, without `until`.
         seconds: the time from now after which no launch starts.
         metrics: the names of the counters to read.

@@ -41,7 +41,7 @@ from passes.choosing.kernel_family import COUNT, DRAWN, KernelFamily, choose_fam
 __all__ = ["choices_of", "curve", "main", "parser"]
 
 JUDGED = 400
-"""Number of sizes over which the predicted loss of a family of kernels is averaged. They are drawn
+"""Number of sizes over which the predicted loss of a family of kernels is averaged. Sizes are drawn
 independently of the sizes for which the family was selected."""
 UNSEEN, TIMED = 1000, 2000
 """Offsets added to --seed. The sizes for predictions are drawn with the seed --seed + UNSEEN, the
@@ -78,9 +78,9 @@ def curve(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[
     """Predicted losses if only the first 1, 2, 4, …, 48, 96 or all kernels of a family are built.
 
     A loss is the predicted time of the best of these kernels divided by that of the best of all
-    plans, less 1. Each item of the result is about one number of kernels (`kernels`). It has the
-    mean loss over the sizes for which the family was selected (`selected for`), and the mean and
-    the largest loss over `sizes` (`unseen`, `worst`). A mean is the geometric mean of loss + 1,
+    plans, less 1. Each item of the result is about one number of kernels (`kernels`). An item has
+    the mean loss over the sizes for which the family was selected (`selected for`), and the mean
+    and the largest loss over `sizes` (`unseen`, `worst`). A mean is the geometric mean of loss + 1,
     less 1.
     """
     losses = losses_of(family, problem, constants_of(), sizes)

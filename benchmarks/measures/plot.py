@@ -1,4 +1,4 @@
-"""Draw plots of records (results files of other measures). It needs matplotlib, and no GPU.
+"""Draw plots of records (results files of other measures). Plots need matplotlib, and no GPU.
 
     python -m benchmarks plot benchmarks/results/gemm-h200-nt-2026-11-23.json --format png
 

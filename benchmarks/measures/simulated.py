@@ -10,11 +10,12 @@ seed. The simulated H200 was fitted to times of the first half only (see
 constants that were fitted without the sizes of the second half, and, for comparison, with its
 published constants, which were fitted to other measurements of the same sizes.
 
-The first table is about the fastest plans of each size. It has the median and the 90th percentile
-of |log(predicted / measured)|; the loss, which is the time of the plan that is predicted to be the
-fastest, divided by the time of the fastest plan, less 1 (geometric mean); and the share of pairs of
-plans of one size, with times more than 1 % apart, whose order is predicted as measured. Further
-tables have the same columns for groups of plans: by kind of schedule, time, k and tile order.
+The first table is about the fastest plans of each size. The table has the median and the 90th
+percentile of |log(predicted / measured)|; the loss, which is the time of the plan that is predicted
+to be the fastest, divided by the time of the fastest plan, less 1 (geometric mean); and the share
+of pairs of plans of one size, with times more than 1 % apart, whose order is predicted as measured.
+Further tables have the same columns for groups of plans: by kind of schedule, time, k and tile
+order.
 
 No GPU is needed.
 """

@@ -5,7 +5,7 @@
     python -m benchmarks traffic --orders none "rasterize{along=n}" --schedules stream-k
 
 Workgroups that read the same rows of A or columns of B at the same time share them in the L2 cache.
-The order of tiles determines which workgroups run at the same time. It is row by row
+The order of tiles determines which workgroups run at the same time. The order is row by row
 (`--orders none`), or the order that a pass before the schedule sets.
 
 Simulated, without a GPU: all workgroups advance in step, one iteration (a k tile) each, and read
@@ -318,7 +318,8 @@ def is_of(row: Row, size: Shape) -> bool:
 def with_relative_times(rows: Sequence[Row]) -> None:
     """Add `relative_time` to each row of results that has a time.
 
-    It is the time divided by that of the first tile order for the same problem and schedule."""
+    `relative_time` is the time divided by that of the first tile order for the same problem and
+    schedule."""
     firsts: dict[str, float] = {}
     for row in rows:
         if "seconds" in row:

@@ -159,7 +159,8 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
     """Statistics of the regrets of each way to choose a plan, over all problems.
 
-    They are the mean, the 90th percentile, the maximum, and the number of regrets up to 1 %.
+    The statistics are the mean, the 90th percentile, the maximum, and the number of regrets of at
+    most 1 %.
     """
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {

@@ -75,7 +75,7 @@ class Library:
 def compile_choice(size: tuple[int, int, int], layout: str, dtype: str) -> None:
     """Compile the kernel that `codegen.matmul` chooses for a problem into the cache on disk.
 
-    It runs in a worker process and ignores errors, which the main process raises again.
+    The function runs in a worker process and ignores errors, which the main process raises again.
     """
     import torch
 

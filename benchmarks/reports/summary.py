@@ -93,8 +93,8 @@ def mean_ratios(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
 def judged_contender(rows: Sequence[Row]) -> str | None:
     """The name of the contender whose slow problems are listed.
 
-    It is `codegen.matmul` (named coordgraph) if the rows have it, else the only plan of coordgraph,
-    or `BEST` if there are several plans; None if there is no plan.
+    The contender is `codegen.matmul` (named coordgraph) if the rows have it, else the only plan of
+    coordgraph, or `BEST` if there are several plans; None if there is no plan.
     """
     ours = names(_ours(rows))
     if COORDGRAPH in ours or not ours:

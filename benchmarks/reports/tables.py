@@ -82,7 +82,7 @@ def _speeds(group: str, rows: Sequence[Row], headings: dict[str, str]) -> Table:
 def _cell(row: Row | None, *, alone: bool) -> str:
     """The text of a cell: the speed relative to cuBLAS, or a time if cuBLAS was not measured.
 
-    It is a dash if the contender failed, and empty if the contender has no row.
+    The text is a dash if the contender failed, and empty if the contender has no row.
     """
     if row is None:
         return ""

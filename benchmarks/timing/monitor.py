@@ -56,7 +56,7 @@ def summary(lines: list[dict[str, float]]) -> dict[str, float]:
 class Monitor:
     """A context manager that records clocks, power and temperature of GPU 0 every 50 ms.
 
-    It records nothing if nvidia-smi is not installed.
+    A monitor records nothing if nvidia-smi is not installed.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Index expressions compiled for the host compute what `evaluate` computes.
 
-Random expressions over symbols of all widths go through LLVM to machine code. This tests the widths
-that are chosen from ranges, signed and unsigned division, shifts, and magic numbers.
+Random expressions over symbols of all widths go through LLVM to machine code. The tests cover the
+widths that are chosen from ranges, signed and unsigned division, shifts, and magic numbers.
 """
 
 from __future__ import annotations

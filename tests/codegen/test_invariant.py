@@ -60,7 +60,7 @@ def test_bits_do_not_depend_on_the_tile_the_grid_or_the_rows_around(
 def test_an_order_that_is_not_pinned_changes_bits():
     """The operands are such that another order of additions gives other bits.
 
-    So the other tests of this file, which compare bits, can fail.
+    The test shows that comparisons of bits, which other tests of this file make, can fail.
     """
     whole = codegen.matmul(A, B, invariant=True)
     split = codegen.matmul(A, B, plan="64x16x64 split-k{splits=3}")

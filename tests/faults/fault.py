@@ -19,7 +19,7 @@ Edit = tuple[str, str] | Callable[[str], str]
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One fault: edits of the text of a correct graph, and the check that must refute it.
 
     Args:
         name: what is wrong with the graph, as a phrase.

@@ -39,7 +39,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Case:
-    """One call.
+    """One call to try, of a function of `codegen.torch` and of PyTorch.
 
     Args:
         name: the name of the function.

@@ -1,7 +1,7 @@
 """A few small launches for compute-sanitizer: `python -m tests.gpu.sanitizer_cases`.
 
-The program exits with a message unless every result is exact. It needs no array library, so the
-sanitizer checks only the project's own kernels.
+The program exits with a message unless every result is exact. The program needs no array library,
+so the sanitizer checks only the project's own kernels.
 """
 
 from __future__ import annotations

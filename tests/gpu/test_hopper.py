@@ -33,8 +33,8 @@ from tests.support.gpu import require_gpu
 torch: Any = pytest.importorskip("torch")
 
 FRAME = 1024
-"""Number of elements before an output, and after it, that a kernel must not write. It is a multiple
-of a cache line.
+"""Number of elements before an output, and after it, that a kernel must not write; a multiple of
+a cache line.
 """
 SLEEP = 10_000_000
 """Clock cycles, about 6 ms, during which the host enqueues launches."""

@@ -166,7 +166,7 @@ def test_launches_of_a_cuda_graph_have_the_same_bits():
 def test_stream_k_changes_bits():
     """Stream-K, which adds in another order, gives other bits.
 
-    So the other tests of this file, which compare bits, can fail.
+    The test shows that comparisons of bits, which other tests of this file make, can fail.
     """
     a, b = layer(512, 7168, 64)
     split = codegen.matmul(a, b, plan="64x64x64 stream-k{owner=last} on 100")

@@ -59,7 +59,7 @@ def check(found: tuple[Any, ...], sums: Any, bias: Any, residual: Any = None) ->
 @pytest.mark.parametrize(("schedule", "tile"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("target", ["native", "sm_80"])
 def test_results(schedule: str, tile: tuple[int, int, int], target: str):
-    """All outputs are exact. They are NaN before each launch, so missing stores are found."""
+    """All outputs are exact. Outputs are NaN before each launch, so missing stores are found."""
     graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=relu_residual).graph(tile))
     kernel = codegen.compile(graph, target, debug=True)
     for m, n, k in SIZES:

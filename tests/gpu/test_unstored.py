@@ -32,8 +32,8 @@ def elsewhere(acc: Any) -> Any:
 
 
 WIDE = (256, 192, 64)
-"""A tile with too many accumulators for mma.sync. It needs wgmma, whose operands TMA loads, so n
-and k must be multiples of 8."""
+"""A tile with too many accumulators for mma.sync. The tile needs wgmma, whose operands TMA loads,
+so n and k must be multiples of 8."""
 SCHEDULES = (
     ("data-parallel", (128, 128, 64)),
     ("data-parallel{persistent=true}", WIDE),

@@ -121,7 +121,7 @@ def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
 def test_more_peers_than_shares():
     """If more workgroups compute a tile than it has shares, some of them store nothing.
 
-    They still wait for the partial sums of the others.
+    Those workgroups still wait for the partial sums of the others.
     """
     graph, problem = symbolic(ONE), in_tiles(1, 1, 16, 7)
     found = trace(graph, parameters(graph, problem))

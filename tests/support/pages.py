@@ -3,8 +3,8 @@
 - `python` blocks of a page share a namespace. The `text` block right after a `python` block is its
   output, as is the `mermaid` block right after a `python` block that prints a diagram.
   Without a GPU, a block marked `<!-- gpu -->` is only parsed. A block inside an HTML comment
-  (`<!-- python … -->`) is run but readers do not see it. It may define what generated blocks draw,
-  but nothing that a visible block needs, because readers copy only visible blocks.
+  (`<!-- python … -->`) is run but readers do not see it. Such a block may define what generated
+  blocks draw, but nothing that a visible block needs, because readers copy only visible blocks.
 - The text of a `mermaid` block marked `<!-- generated: EXPRESSION -->` is the expression's value.
 - `toml` blocks are parsed.
 - `sh` blocks: lines that begin with `coordgraph` are run; `make` must name an existing target.

@@ -2,9 +2,9 @@
 
     python -m tests.support.random_graphs --count 2000 --seed 1
 
-checks 2000 graphs and prints the text of each graph that a check refutes (a false alarm). It counts
-the graphs by schedule, tile, and kind of products. `--seconds` limits the time. `--lowered` lowers
-the graphs for GPUs and checks their memory order.
+checks 2000 graphs and prints the text of each graph that a check refutes (a false alarm). The
+command counts the graphs by schedule, tile, and kind of products. `--seconds` limits the time.
+`--lowered` lowers the graphs for GPUs and checks their memory order.
 """
 
 from __future__ import annotations

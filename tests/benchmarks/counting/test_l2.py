@@ -119,8 +119,8 @@ def test_workgroups_advance_in_step(pipeline: str):
 def test_who_is_free_takes_the_next_workgroup():
     """When a workgroup ends, the next workgroup starts on the SM that has become free.
 
-    So a data-parallel grid makes the same requests as a persistent grid whose workgroups are all
-    resident.
+    Therefore a data-parallel grid makes the same requests as a persistent grid whose workgroups are
+    all resident.
     """
     one, stays = (
         requests(schedule, TILE, WHOLE, SLOTS) for schedule in ("data-parallel", WHOLE_TILES)

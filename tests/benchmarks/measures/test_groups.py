@@ -57,7 +57,8 @@ class Made:
 def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace `Sampler` by a stand-in that launches once for each operand set.
 
-    It measures no time: a sample is the attribute `takes` of the contender's launch function.
+    The stand-in measures no time: a sample is the attribute `takes` of the contender's launch
+    function.
     """
 
     class Fake(groups.Sampler):

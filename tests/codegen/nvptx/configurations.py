@@ -278,8 +278,8 @@ def _program(made: Configuration) -> CudaProgram:
 def traits(made: Configuration) -> tuple[object, ...]:
     """The values of those options of a configuration that change more than indices in a kernel.
 
-    They are the passes and the reduction of the schedule, the type of D, the architecture, the
-    consumers and the cluster. The quick tests assemble a kernel with each value. Layouts, tile
+    The options are the passes and the reduction of the schedule, the type of D, the architecture,
+    the consumers and the cluster. The quick tests assemble a kernel with each value. Layouts, tile
     orders and other options change indices only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)

@@ -238,7 +238,7 @@ class Workgroup:
 class Device:
     """The simulated global memory.
 
-    It holds flags, partial sums and D, and records which warpgroup stored each element of D.
+    The memory holds flags, partial sums and D, and for each element of D its warpgroup.
     """
 
     def __init__(self) -> None:

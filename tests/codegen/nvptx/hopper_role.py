@@ -67,7 +67,7 @@ class Role(ControlFlow):
     def _extent(self, tensor: str) -> int:
         """The row of A, or the column of B, at which the tensor map ends and TMA reads zeros.
 
-        It is the end of the matrix; in a list of products, of the current product's matrix.
+        The map ends with the matrix; in a list of products, with the current product's matrix.
         """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)

@@ -70,7 +70,7 @@ def test_columns_of_b_in_memory(parts: str, turned: bool):
 def test_widths_of_copies_and_stores(parts: str, turned: bool):
     """Copies of B move 16 bytes; threads store two elements of D at a time, or one.
 
-    They store one element if a pair of adjacent registers holds both sums of the element.
+    Threads store one element if a pair of adjacent registers holds both sums of the element.
     """
     graph = lowered(parts, turned, DataParallel())
     copies = [op for op in graph.control.of_kind(CopyElements) if op.source == "B"]

@@ -347,7 +347,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 def test_memory_is_that_of_the_largest_tile():
     """A kernel with tiles of two shapes has the shared memory of one with large tiles only.
 
-    It has as many stages and threads, too.
+    Both kernels also have equally many stages and threads.
     """
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])

@@ -44,8 +44,8 @@ EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 def traits(spec: Spec) -> tuple[object, ...]:
     """The values that quick tests cover: each value occurs in a kernel of some quick test.
 
-    They are all options of a kernel except its tile. The types of A and D form one value, and so do
-    the kind of consumers and the axes along which clusters extend.
+    The values are all options of a kernel except its tile. The types of A and D form one value, and
+    so do the kind of consumers and the axes along which clusters extend.
     """
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)

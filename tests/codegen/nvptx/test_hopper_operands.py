@@ -331,7 +331,7 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     for role in arrivals:
         nodes = this.nodes(InitBarrier, barrier=f"barrier.{role}")
         assert [int(this.place(n, f"barrier.{role}", {})) for n in nodes] == list(range(stages))
-    # Full barrier: one producer thread arrives. It expects the bytes of all boxes of the stage: of
+    # Full barrier: one producer thread arrives, and expects the bytes of all boxes of the stage: of
     # the boxes that it loads itself, and of the boxes that other CTAs multicast.
     (expected,) = (node for node in this.nodes(ExpectBytes))
     inside = {f"{tensor}.boxes.inside": boxes(this, tensor) for tensor in "AB"}

@@ -83,7 +83,7 @@ FROM_REGISTERS = (
     boxed((16, 128, 64), schedule=STREAM, vector=1),
     boxed((64, 128, 128), (1, 1, 2), schedule=STREAM, vector=2),
 )
-"""Reduce-scatter configurations in which threads store D from registers, not by TMA. They store
+"""Reduce-scatter configurations in which threads store D from registers, not by TMA. Threads store
 whole tiles, and shares of the tiles that several workgroups compute.
 """
 

@@ -1,8 +1,8 @@
 """Groups along k on the simulated Hopper GPU: past a group's end wgmma reads only zeros.
 
-The simulation knows the k of every element in shared memory. It refuses a multiplication of
-elements past a group's end, and zeros stored before that end; it ignores zeros that were not fenced
-and published at a barrier.
+The simulation knows the k of every element in shared memory. The simulation refuses a
+multiplication of elements past a group's end, and zeros stored before that end; it ignores zeros
+that were not fenced and published at a barrier.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def test_what_is_lowered(golden: Golden):
 def test_two_loops_in_a_row_are_refused():
     """Ping-pong consumers are refused for a graph with two accumulation loops in a row.
 
-    It would not be defined which warpgroup executes the second loop.
+    For such a graph it is not defined which warpgroup executes the second loop.
     """
     graph = DataParallel()(Gemm("bf16").graph((64, 128, 64)))
 

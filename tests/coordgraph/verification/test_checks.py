@@ -84,7 +84,7 @@ def test_operands_of_an_epilogue_are_compared():
 def test_a_store_to_a_gap_is_refuted():
     """The check `cover` refutes a store to a gap between rows of D.
 
-    It examines launches with `ld_d` larger than n, so that rows of D have gaps.
+    The check examines launches with `ld_d` larger than n, so that rows of D have gaps.
     """
     graph = scheduled("data-parallel", leading_dimensions=("D",))
     assert not graph.check().refuted

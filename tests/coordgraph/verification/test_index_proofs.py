@@ -123,8 +123,8 @@ def test_a_share_of_the_iterations_reaches_no_further_than_the_last_workgroup():
 def test_an_access_without_an_index_is_refuted_without_a_launch():
     """The check `bounds` refutes an access whose index the graph cannot compute.
 
-    It does so without examining a launch: the dimension `n_step` is so large that every launch has
-    too many tiles.
+    The check does so without examining a launch: the dimension `n_step` is so large that every
+    launch has too many tiles.
     """
     gemm = Gemm("f32", grouped=True, group_axis="mnk")
     text = Pipeline.parse("data-parallel{persistent=true}")(gemm.graph((4, 4, 4))).text()
