@@ -89,7 +89,7 @@ def test_a_tile_has_a_number_for_each_axis():
             "LoadTile tensor=A tile=(A.tile.0, A.tile.1)", "LoadTile tensor=A tile=(A.tile.0)"
         )
     )
-    with pytest.raises(VerifyError, match="LoadTile .* 'tile' names 1 dimensions; name one"):
+    with pytest.raises(VerifyError, match=r"LoadTile .* 'tile' names 1 dimensions; name one"):
         wrong.verify()
 
 

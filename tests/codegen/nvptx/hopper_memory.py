@@ -238,7 +238,8 @@ class Workgroup:
 class Device:
     """The simulated global memory.
 
-    The memory holds flags, partial sums and D, and for each element of D its warpgroup.
+    The memory holds flags, partial sums and D. The class also records the warpgroup that stored
+    each element of D.
     """
 
     def __init__(self) -> None:
