@@ -32,13 +32,13 @@ PLAIN = (RaggedSplitK(), SnakeDeal())
 EXAMPLES = (*SPLITS, SnakeDeal())
 TILE = (4, 4, 4)
 PROBLEMS = (
-    # 30 tiles on 7 workgroups: 4 full waves, and 2 tiles in three pieces each.
+    # 30 tiles on 7 workgroups: 4 full waves, and 2 tiles in three segments each.
     (20, 24, 37, 7),
     # The number of tiles is a multiple of the number of workgroups.
     (20, 24, 37, 10),
     # There are fewer tiles than workgroups.
     (8, 8, 30, 7),
-    # After a full wave one tile is left, which would be cut into more pieces than it has k tiles.
+    # After a full wave one tile is left, which would be cut into more segments than it has k tiles.
     (12, 12, 9, 8),
     (5, 3, 2, 3),
 )
@@ -173,7 +173,7 @@ def test_they_compose_with_orders(step: Pass):
 
 def test_the_ragged_wave_is_split_into_as_many_pieces_as_fit():
     graph = scheduled(RaggedSplitK())
-    # 30 tiles of 12 k tiles on 7 workgroups: 4 full waves, and 2 tiles in 3 pieces of 4 k tiles.
+    # 30 tiles of 12 k tiles on 7 workgroups: 4 full waves, and 2 tiles in 3 segments of 4 k tiles.
     found = trace(graph, {"m": 20, "n": 24, "k": 48, "workgroups": 7})
     assert found.iterations == (*[4 * 12 + 4] * 6, 4 * 12)
     assert len([s for s in found.segments if s.role == "whole"]) == 28

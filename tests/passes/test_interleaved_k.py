@@ -58,7 +58,7 @@ def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
 
 @pytest.mark.slow
 @given(few, few, st.integers(1, 60), st.integers(1, 24))
-# One tile in many pieces.
+# One tile in many segments.
 @example(1, 1, 60, 7)
 # As many workgroups as tiles.
 @example(2, 3, 5, 6)

@@ -108,7 +108,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     assert work.utilisation(found_counts.table, shape.tiles)[0] == pytest.approx(found.utilisation)
     walks = [[s for s in found.of(w) if not s.padding] for w in range(len(found.workgroups))]
     assert work.busy[0] == sum(map(bool, walks))
-    # In a reduce-scatter, each workgroup with a piece of a tile stores some of the tile's rows.
+    # In a reduce-scatter, each workgroup with a segment of a tile stores some of the tile's rows.
     if "scatter" in pipeline:
         assert work.ends[0] == max(map(len, walks))
     else:

@@ -267,7 +267,7 @@ def test_they_do_so_in_the_general_engine(monkeypatch: pytest.MonkeyPatch, gener
 
 def test_few_sets_of_main_loops_have_paces_of_their_own(monkeypatch: pytest.MonkeyPatch):
     computed = count_paces(monkeypatch)
-    # The pieces of split-k begin and end at about 30,000 different times, on 132 SMs.
+    # The segments of split-k begin and end at about 30,000 different times, on 132 SMs.
     found = simulate(scheduled("split-k"), {"m": 128 * 80, "n": 128 * 100, "k": 4096})
     ends = found.events.end[found.events.activity == Activity.MULTIPLY]
     assert len(ends) == 16_000
