@@ -209,7 +209,7 @@ class TableNeed:
             yield f"{missing}; the kernel has {', '.join(tables) or 'none'}"
             return
         if self.rule == ANY:
-            pass  # entries may be in any order, so a table with every rule meets the need
+            pass  # the edge accepts entries in any order, so the table may have any rule
         elif table.rule != self.rule:
             yield _wrong_rule(table, self.rule)
         elif self.from_zero and not table.derived:

@@ -186,7 +186,8 @@ def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure
     speed.set_xlabel("output tiles T by SMs W")
     for axis in (counted, speed):
         axis.grid(alpha=0.3)
-    # The legend is made from the lower panel, as cuBLAS is not in the upper one: it has no counts.
+    # The legend is made from the lower panel: the upper one has no curve of cuBLAS, which has no
+    # counted utilisation.
     handles = speed.get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, fontsize="small")
     return figure

@@ -97,7 +97,7 @@ def _backward(
         if transpose_a
         else _product(grad, b, False, not transpose_b, a.dtype)
     )
-    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # B is one matrix: stack rows
+    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # one matrix B: stack A's rows
         a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
     of_b = (
         _product(grad, a, True, transpose_a, b.dtype)

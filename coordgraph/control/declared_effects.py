@@ -330,7 +330,7 @@ def _(op: hopper.DescribeMatrix) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: hopper.FenceMultiplies) -> tuple[Effect, ...]:
-    # A thread waits until all threads of its warp execute it (PTX ISA, `wgmma.fence`: `.sync`).
+    # `wgmma.fence` has `.sync`: a thread waits until all threads of its warp execute the fence.
     return (Fence("registers"), Converge())
 
 

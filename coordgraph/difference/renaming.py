@@ -38,8 +38,8 @@ def find_renamed(before: KernelGraph, after: KernelGraph) -> dict[str, str]:
     left = [d.id for d in before.coordinates if d.id not in both]
     right = [d.id for d in after.coordinates if d.id not in both]
     found: dict[str, str] = {}
-    # Start with many rounds, whose colours distinguish most dimensions; fewer rounds also match
-    # dimensions near a change.
+    # Start with many rounds of colour refinement, which distinguish most dimensions. Fewer rounds
+    # also match dimensions whose neighbours in the two graphs differ.
     for rounds in range(ROUNDS, 0, -1):
         if not left or not right:
             break

@@ -143,8 +143,8 @@ class _Recorder:
         self.events: list[TraceEvent] = []
         self.accumulators = Accumulators(workgroup, stores_d)
         # For each accumulator, what was summed since the accumulator was last zeroed or sent: the
-        # output tile, its span, and half-open ranges of k tiles. The key is the accumulator's name
-        # and whether the ranges are padding.
+        # output tile, its extents in unit tiles, and half-open ranges of k tiles. The key is the
+        # accumulator's name and whether the ranges are padding.
         self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
         self.tile: OutputTile = (-1, -1)
 

@@ -436,7 +436,7 @@ class Trace:
         for at in sorted(sent.keys() | got.keys()):
             expected: Counter[OutputTile] = Counter()
             for send in sent[at]:
-                # Count readers instead of listing them: a graph from a text may have millions.
+                # Count receivers of a partial sum, do not list them: a graph may have millions.
                 expected[send.tile] += send.readers
             if expected != Counter(receive.tile for receive in got[at]):
                 events = [*sent[at], *got[at]]

@@ -140,7 +140,8 @@ class _Layers:
     def _place(self, row: list[Hashable], wanted: list[float]) -> None:
         """Set the x coordinates of a layer's nodes, as near to `wanted` as boxes allow."""
         # Isotonic regression: nodes that touch form a block, which is placed at the mean of the
-        # positions that its nodes want. An entry is the sum of these positions and their number.
+        # positions that its nodes want. `blocks` has two numbers for each block: the sum of the
+        # wanted positions, and the number of nodes.
         blocks: list[list[float]] = []
         offset, offsets = 0.0, list[float]()
         for position, key in enumerate(row):

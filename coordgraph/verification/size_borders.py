@@ -55,8 +55,8 @@ def broken_rules(
         return
     definitions = {p.symbol: p.value for p in host if p.value is not None}
     used, formulas = _closure([rule for _, rule in numbered], definitions)
-    # To test the rules, only the parameters that they read are computed. If a rule is false, all
-    # parameters are computed, for the message.
+    # To test the size rules, only parameters that the rules read are computed. If a rule is false,
+    # all parameters are computed, and the launch is skipped if one of them has no valid value.
     needed = [p for p in host if p.symbol in used]
     evaluate = _Evaluation(needed)
     conditions = compile_function([rule for _, rule in numbered], [p.symbol for p in needed])

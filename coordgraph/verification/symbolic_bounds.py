@@ -95,7 +95,7 @@ class SymbolicBounds:
         """Whether `expr <= limit` is proved."""
         if (expr, limit) not in self._proved:
             gap = add(to_polynomial(expr), to_polynomial(limit), -1)
-            # Try short proofs first: most proofs take one or two replacements.
+            # Try short proofs first: most proofs replace one or two symbols or terms by bounds.
             self._fuel = FUEL
             self._proved[expr, limit] = any(self._at_most_zero(gap, n) for n in range(DEEPEST))
         return self._proved[expr, limit]

@@ -173,9 +173,9 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
-        # Leave out Stream-K plans in which every tile has equal pieces, since they are candidates
-        # anyway. Two-tile and hybrid Stream-K have a second main loop, so `scatter` is tried only
-        # if enough registers remain.
+        # Leave out plans with `scatter` and Stream-K that divide every tile into equal segments,
+        # since these plans are candidates anyway. Two-tile and hybrid Stream-K have a second main
+        # loop, so `scatter` is tried only if enough registers remain.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 

@@ -116,7 +116,8 @@ def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
     s, late = shape or MmaShape.of(t, g), g.latencies
     w = Work.of(t, s.tiles, s.depth, g.processors * s.resident)
     each = np.ceil(w.grid / g.processors)
-    # Each SM computes whole tiles, or as many equal shares as it runs workgroups.
+    # An SM computes whole tiles, or, if the number of workgroups can be chosen, as many iterations
+    # as its workgroups have together.
     chosen = t.of_schedule([counter.chosen_grid for counter in t.counters])
     whole = np.ceil(s.tiles / g.processors) * s.depth
     of_sm = np.where(chosen, w.iterations * each, whole)

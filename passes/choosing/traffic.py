@@ -172,7 +172,7 @@ def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
     a column adds up to 1. Rows without a tile are 0.
     """
     count = np.minimum(np.maximum(tiles, 1), MOST_TILES)
-    # The array has only as many rows as the largest number of tiles, since further rows would be 0.
+    # The arrays have a row for each tile, up to the largest `count` of all plans.
     number = np.arange(ceil(count.max()))[:, None]
     used = number < count
     times = np.where(used, number * phase % 1.0, np.inf)
@@ -194,7 +194,7 @@ def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
     """
     passed = (gaps * turnover) ** STEEP
     lost = passed / (1 + passed)
-    # Times are cyclic, so one gap contains the begin of the launch. The request after this gap is
-    # the first one, which always reads memory. Every gap may contain the begin; the chance that a
-    # given gap does not is 1 - gap.
+    # Times are cyclic, so one gap between requests contains the begin of the launch. The request
+    # after this gap is the first one, which always reads memory. A gap contains the begin with the
+    # probability `gap` (its length); `lost` counts only if the gap does not contain the begin.
     return 1 + ((1 - gaps) * lost).sum(axis=0)

@@ -141,9 +141,9 @@ class Stream:
         add_workspace(e, self.workgroups, accumulator, self.reduction)
         if self.reduction in A_SLOT_A_TILE:
             # A tile uses the workspace slot of the workgroup that computes its first iterations.
-            # The turn of a workgroup's piece in the slot is the number of the tile's pieces before
-            # it. No other tile uses the slot, because only the last tile of a workgroup is
-            # continued by the next workgroup.
+            # The turn of a segment in the slot is the number of earlier segments of the tile. No
+            # other tile uses the slot, because only the last tile of a workgroup is continued by
+            # the next workgroup.
             c.add(Linear(TURN, note="pieces of the tile before this one"))
             c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
         else:
@@ -225,8 +225,8 @@ class Stream:
         depth = cast(Expr, self.depth.xreplace({names[dim]: at for dim, at in located.items()}))
         step = minimum(depth - k_here, mine.symbol - tile)
         if self.reduction == "scatter":
-            # Make two loops over the share: the first computes and sends all pieces of shared
-            # tiles, the second waits for the pieces of other workgroups and finishes the tiles.
+            # Make two loops over a workgroup's share: the first computes its segments and sends
+            # their partial sums, the second receives those of other workgroups and finishes tiles.
             scatter, cut = Scatter(low, high, ends=True), Lt(count.symbol, self.depth)
             end = (If(cut, scatter.send(), work.after),)
             finish = (first, count, If(cut, scatter.finish(e, work.after)))

@@ -136,7 +136,7 @@ class MainLoops:
         stop = np.tile(self.first + self.count, 2)
         width = int(stop.max()) + 1
         begins = np.concatenate([self.panel_a, self.panel_b]) * width + np.tile(self.first, 2)
-        # `begin` is sorted by panel and then by first k tile.
+        # `begin` has the different starts of ranges, sorted by panel and then by first k tile.
         begin, number = _different(begins)
         end = np.zeros(len(begin), np.int64)
         end[number] = stop

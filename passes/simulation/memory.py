@@ -68,7 +68,7 @@ class Cache:
             at = _same(before, first, stop)
             if at >= 0:
                 evicted = volume - before[at][2] >= self.capacity
-                # If `at` is 0, there is no older read, which could have a k tile of the range.
+                # If the read `at` was evicted and no older one is known, no k tile is cached.
                 if not evicted or at == 0:
                     del before[at]
                     before.append((first, stop, volume, slot))
@@ -85,8 +85,8 @@ class Cache:
             lag = volume - pace * first
             missing = self._missing(before, len(before), first, stop, lag, pace)
         if start == first and stop == end:
-            # No other read is inside this range: such reads were forgotten when the last one was
-            # remembered.
+            # The last read has the same range. Other reads inside the range were removed from
+            # `before` when the last read was added.
             before[-1] = (first, stop, volume, slot)
         else:
             before[:] = [old for old in before if old[0] < first or stop < old[1]]

@@ -87,10 +87,10 @@ class Interleave(Edge):
         between = select(begin <= end, count, count - 2)
         early = (count - 1) * low
         late = early + between * (high - low)
-        # The times `low` and `high` divide a tile into three periods, in each of which a constant
-        # number of shares has positions in the tile. For the period of `index`, compute its first
-        # index `start`, its first time `since`, and that number of shares `shares`. A number of 0
-        # is replaced by 1, because it is a divisor.
+        # For times before `low`, from `low` to `high`, and after `high`, the number of workgroups'
+        # shares that contain a position of the tile is constant. `shares` is that number for the
+        # period that contains `index`, or 1 instead of 0, because it is a divisor. `start` and
+        # `since` are the first index and the first time of the period.
         before, after = Lt(index, early), Lt(index, late)
         start = select(before, S.Zero, select(after, early, late))
         since = select(before, S.Zero, select(after, low, high))

@@ -86,8 +86,9 @@ def classify(workgroup: int, steps: Sequence[Step], threads: int) -> list[Thread
     """
     labels = np.zeros(threads, np.int64)
     every = np.arange(threads)
-    # Dividing the classes again by the same key changes nothing, so it is skipped. Most steps
-    # repeat the mask and the keys of earlier steps.
+    # A key is an array with one value for each thread; threads with different values are put into
+    # different classes. Most steps repeat the keys (and the mask of executing threads) of earlier
+    # steps; a repeated key divides no class further, so it is skipped.
     done: set[tuple[bytes, bytes, str]] = set()
     for step in steps:
         mask = step.mask.tobytes()

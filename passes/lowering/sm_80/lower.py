@@ -169,7 +169,7 @@ class LowerToTensorCores(Pass):
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         room -= max(_row_bytes(graph, m, n) for m, n, _ in shapes)
-        # Tickets lie before the first tile, which begins at a multiple of SHARED_ALIGN bytes.
+        # In shared memory, tickets lie before the first tile, which is aligned to SHARED_ALIGN.
         room -= SHARED_ALIGN * (taken_by(graph) is not None)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
         return min(fit, self.stages or MOST_STAGES)
@@ -273,7 +273,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
     widest = most or operand.kind.chunk
     if axis == "n" and gemm.parts_in_rows:
-        widest = min(widest, EIGHTH)  # after 8 columns, a tile has columns of another part of B
+        widest = min(widest, EIGHTH)  # a tile takes 8 columns of each matrix in B in turn
     return 1 if cut else widest
 
 
