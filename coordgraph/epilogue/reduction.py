@@ -18,7 +18,7 @@ State = tuple[Any, ...]
 def _logaddexp(on: Algebra, a: Any, b: Any) -> Any:
     """`log(exp(a) + exp(b))`, computed without overflow; -inf if a and b are both -inf."""
     high, low = on("maximum", a, b), on("minimum", a, b)
-    # If both are the same infinity, `low - high` would be NaN: use 0 for equal values instead.
+    # If a and b are the same infinity, `low - high` would be NaN: use 0 for equal values instead.
     equal = on("compare", high, low, relation="==")
     apart = on("where", equal, 0.0, on("sub", low, high))
     return on("add", high, on("log", on("add", on("exp", apart), 1.0)))

@@ -203,7 +203,7 @@ def test_cross_entropy_of_a_target_that_is_no_class():
     assert torch.isnan(found).tolist() == [False, True, False, True]
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch.compile
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns
 def test_cross_entropy_in_a_cuda_graph_and_compiled():
     import codegen.torch as cgt
 

@@ -193,7 +193,7 @@ class Role(ControlFlow):
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # the first run of a slot stands for the whole partial sum
+        if begins:  # the first bulk copy from a workspace slot stands for the whole partial sum
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 

@@ -141,8 +141,8 @@ def test_what_an_operand_lacks_is_loaded_once():
         return len(re.findall(r"ld\.global(?!\.nc\.v4)", ptx))
 
     plain = loads(ep.ALPHA_BETA)
-    # A thread has registers in 2 blocks of 64 rows x 16 groups of 8 columns. In each it has two
-    # rows, 8 apart, for which it loads the bias once.
+    # A thread has accumulators in 2 x 16 blocks of 64 rows and 8 columns. In each block they lie
+    # in two rows, 8 apart; the thread loads the bias once for both rows.
     assert loads(add_bias) - plain == 2 * 16
     assert loads(scale_rows) - plain == 2 * 2
 

@@ -54,7 +54,7 @@ def test_which_workgroup_computes_a_tile_differs_from_run_to_run():
 def test_one_producer_takes_a_ticket_for_each_tile(cluster: tuple[int, int]):
     control = lowered(DYNAMIC, cluster, "cooperative").control
     assert len(control.of_kind(FetchTicket)) == len(control.of_kind(PassTicket)) == 1
-    assert len(control.of_kind(ReadTicket)) == 2  # of the producer and of the consumers
+    assert len(control.of_kind(ReadTicket)) == 2  # one by the producer, one by the consumers
     ranks = cluster[0] * cluster[1]
     arrivals = {op.barrier: op.arrivals for op in control.of_kind(InitBarrier)}
     # The four warps of the consumer warpgroup and the producer warp read a ticket.

@@ -145,7 +145,7 @@ def test_kernels_are_assembled_without_a_spill(configuration: Configuration):
     kind = {"i8": "s8", "u8": "u8"}[configuration.types[0]]
     if configuration.boxes:
         form = rf"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32\.s32\.{kind}\.{kind} "
-        # The instruction has no scales or transposes: its only option is the predicate
+        # wgmma on integers has no scales or transposes: its only option is the predicate
         # that keeps the sum.
         assert re.search(form + r"\{[^}]*\}, %rd\d+, %rd\d+, p; \}", program.ptx)
     else:

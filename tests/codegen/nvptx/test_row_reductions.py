@@ -279,7 +279,7 @@ def test_logsumexp_takes_one_exponential_for_each_element():
         return acc, acc
 
     ptx = compiled(losses, Case("sm_90a", PERSISTENT, (128, 128, 64), {}, {})).ptx
-    elements, rows = 128, 4  # of each of the 128 threads
+    elements, rows = 128, 4  # accumulators of each of the 128 threads, and their rows
     assert ptx.count("ex2.approx") == elements + 2 * rows
     assert ptx.count("lg2.approx") == rows
 

@@ -101,7 +101,7 @@ def test_ping_pong_warpgroups_record_their_turns():
 @quick_cases(1)
 @pytest.mark.parametrize("case", HOPPER[1:6:2], ids=str)
 def test_a_wait_reads_the_clock_only_if_the_phase_has_not_completed(case):
-    # Reading the clock takes tens of cycles, and the main loop waits in every iteration.
+    # Reading the clock takes tens of cycles, too long for every wait of the main loop.
     program = hopper(case)
     probe = r"mbarrier\.test_wait\S* p, [^;]*; @p bra (DONE_\d+);"
     waits = re.findall(probe + r"[^}]*%clock;[^}]*%clock;[^}]* \1: }", program.ptx)

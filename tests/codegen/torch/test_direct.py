@@ -187,7 +187,7 @@ def test_tensors_for_the_dispatcher(torch: Any, make: Make):
     assert cgt.matmul(a.to("meta"), b.to("meta")).is_meta
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's, of torch.jit
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit is deprecated
 def test_transforms_and_traces_are_dispatched(torch: Any, make: Make):
     import codegen.torch as cgt
 

@@ -100,7 +100,7 @@ def test_the_third_call_only_launches(monkeypatch: pytest.MonkeyPatch):
     for _ in range(2):
         np.testing.assert_allclose(call(), right, rtol=1e-5)
     with monkeypatch.context() as patch:
-        patch.setattr(matmul, "array_key", None)  # what a call without a quick key needs
+        patch.setattr(matmul, "array_key", None)  # calls without a quick key would fail
         np.testing.assert_allclose(call(), right, rtol=1e-5)
     # If an epilogue lies at the address of an earlier one, it has the same quick key.
     other = epilogue(scale="", bias="n")(lambda acc, scale, bias: acc * scale - bias)

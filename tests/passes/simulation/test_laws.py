@@ -115,7 +115,7 @@ def test_laws_hold_for_every_corner(corner: str):
 @given(problems(), st.integers(1, 9), st.sampled_from(["data-parallel", "split-k{splits=3}"]))
 def test_laws_hold_for_random_problems(problem: Problem, processors: int, name: str):
     graph = scheduled(name, (4, 4, 4)) if name not in SCHEDULES else symbolic(name)
-    # With split-k a workgroup may wait for one with a higher number, so all workgroups get a slot.
+    # With split-k a workgroup may wait for one with a higher number, so all must be resident.
     slots = processors if name == "data-parallel" else 10_000
     s = run_graph(graph, problem, small(slots))
     check_slots(s)
