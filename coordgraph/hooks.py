@@ -1,4 +1,4 @@
-"""Hooks: methods of graphs that are implemented in modules which import those graphs.
+"""Hooks: methods of graph classes, implemented in modules that import these classes.
 
 `KernelGraph.text()` needs the printer, and the printer needs `KernelGraph`. Python would run such
 an import cycle only with imports inside functions. A hook breaks the cycle: the graph's module

@@ -101,7 +101,7 @@ def _poison(kind: str) -> int:
 
 
 def _stored(exact: Array, kind: np.dtype[Any]) -> Array:
-    """Wrap exact sums to 32 bits, as i32 accumulators do, then convert them to the type of D."""
+    """Wrap exact integer sums to 32 bits, as i32 accumulators do; convert them to the type of D."""
     with np.errstate(over="ignore"):  # the largest f16 is 65504; larger sums become infinite
         return exact.astype(np.int64).astype(np.int32).astype(kind).astype(np.float64)
 
@@ -114,7 +114,7 @@ class Check:
         error: ‖D - reference‖ / ‖reference‖.
         tolerance: the largest `error` that passes.
         wrong: number of elements that differ by more than rounding explains.
-        unwritten: number of elements that still have the bits of `poisoned`.
+        unwritten: number of elements of D that still have the bits that `poisoned` gave them.
     """
 
     error: float
@@ -173,7 +173,7 @@ class _Difference:
     unwritten: int = 0
 
     def add(self, matrices: Matrices, alpha: float, beta: float) -> Iterator[int]:
-        """Compare one product, block by block; yield each block's number of compared rows."""
+        """Compare D of one product with the reference, some rows at a time; yield their number."""
         a, b, c, d = matrices
         # Products of 8-bit integers are exact in 64-bit floats, as are sums of up to 2^37 of them.
         k, b64 = b.shape[0], b.astype(np.float64)

@@ -41,7 +41,7 @@ the border of D are partly padding."""
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was examined, whether it works, and the details.
+    """One line of `coordgraph doctor`: what was examined, whether it works, and the details.
 
     `needed`: whether coordgraph fails to work without the examined package, tool or target.
     """
@@ -289,7 +289,7 @@ def _multiply(target: str, dtype: str) -> str:
 
 
 class _Absent(Exception):
-    """Raised if an optional part is not installed; the report does not count it as a failure."""
+    """Raised if an optional package or tool is not installed; `doctor` reports it as absent."""
 
 
 def _finding(name: str, look: Callable[[], str], *, needed: bool = False) -> Finding:

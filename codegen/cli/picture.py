@@ -36,7 +36,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a schedule.
+    """Numbers of tiles, workgroups, iterations and segments of one launch of a schedule.
 
     Args:
         tiles: numbers of tiles in m, n and k; for a batch the number of products comes first.
@@ -103,7 +103,7 @@ class Summary:
         return f"{count} of the outputs of {len(self.products)} products, {deep}"
 
     def as_data(self) -> dict[str, Any]:
-        """The counts as plain data for JSON."""
+        """The counts of tiles, workgroups, segments and fix-ups, as plain data for JSON."""
         return {
             "tiles": self.tiles,
             "iterations": self.iterations,

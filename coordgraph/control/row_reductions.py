@@ -23,7 +23,7 @@ def rows_of(output: str) -> str:
 
 @dataclass(frozen=True)
 class StartRows(Operation):
-    """Set the running reduction of a row to that of no elements, such as 0 for a sum.
+    """Set the running reduction of a row to the result for no elements, such as 0 for a sum.
 
     Args:
         fragment: the name of the fragment.

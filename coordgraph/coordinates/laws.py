@@ -68,7 +68,7 @@ class Trial:
         above: the sizes of the edge's upstream dimensions.
         below: the sizes of the edge's downstream dimensions.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that returns whether an element exists at given upstream indices.
+        among: a function that returns whether the laws are tested at given upstream indices.
     """
 
     edge: Edge

@@ -1,4 +1,4 @@
-"""The linear address that an index along a whole tensor stands for: offset, bytes and strides."""
+"""The memory address of the element at an index along a whole tensor: offset and strides."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Deriver:
     """Walks the path of edges that computes one index, and collects its formulas and values.
 
     Args:
-        graph: the graph.
+        graph: the kernel graph.
         direction: the direction of the path: to the tensors, or from the tensors.
         point: the indices, launch parameters and tables that the caller gives.
         used: names of the given coordinates that the path reads, as `starts_of` finds them.

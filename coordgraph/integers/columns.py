@@ -1,4 +1,4 @@
-"""Index expressions as functions of numpy columns: one value for each of many workgroups."""
+"""Compile index expressions to functions of numpy arrays with one entry for each workgroup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Column = npt.NDArray[np.int64]
 
 
 class _ColumnPrinter(Printer):
-    """Prints index expressions as Python source for numpy columns.
+    """Prints index expressions as Python source that computes with numpy arrays.
 
     Args:
         names: the Python names of arguments, and of subexpressions that are already computed.

@@ -1,4 +1,4 @@
-"""Indices inside macro tiles over which an operation iterates, element by element."""
+"""Find the indices inside a macro tile over which an operation on the tile's elements loops."""
 
 from __future__ import annotations
 

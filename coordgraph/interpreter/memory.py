@@ -1,4 +1,4 @@
-"""`Memory`: the global memory of an interpreted launch, and the errors that it holds at the end."""
+"""`Memory`: the global memory of an interpreted launch, which is checked when the launch ends."""
 
 from __future__ import annotations
 

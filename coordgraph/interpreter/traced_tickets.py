@@ -20,7 +20,7 @@ __all__ = ["Tickets", "execute_in_turn"]
 
 
 class Tickets:
-    """The counters of one launch that is traced, which start at 0."""
+    """The ticket counters of one traced launch; every counter starts at 0."""
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, int], int] = {}

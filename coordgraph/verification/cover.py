@@ -1,4 +1,4 @@
-"""The check `cover`: every iteration is done once, and every output element is stored once."""
+"""The check `cover`: every (m, n, k) iteration is done once, every output element stored once."""
 
 from __future__ import annotations
 

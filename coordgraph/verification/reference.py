@@ -53,7 +53,7 @@ class Operands(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One matrix of an output: the part of its array that holds it, and its expected elements."""
+    """One matrix of an output: its expected elements, and their positions in the output's array."""
 
     number: int
     expected: Array

@@ -47,8 +47,8 @@ class Chooser:
             None, or if none of the plans that the cost model ranks can be built.
         model: returns the constants with which `passes.choosing.rank` ranks plans; None if the
             lowering has no cost model.
-        figures: returns the figures with which `passes.choosing.mma_sync.ranked` ranks plans, where
-            `model` returns None; None if the lowering has no such figures.
+        figures: returns a GPU's data-sheet rates, with which `passes.choosing.mma_sync.ranked`
+            ranks plans where `model` returns None; None if the lowering is not ranked this way.
     """
 
     rule: Rule = instructions_plan

@@ -50,7 +50,7 @@ class Explanation:
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device, or its public figures.
+        device: the cost model's constants of the device, or the data-sheet rates of the device.
         choices: the best plans, the best first.
         rivals: (description, best plan) for each kind of schedule.
         reads_c: whether the epilogue reads C.

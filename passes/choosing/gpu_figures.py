@@ -1,7 +1,7 @@
-"""`GpuFigures`: figures of GPUs without wgmma from NVIDIA's documents, stored as JSON files.
+"""`GpuFigures`: rates and sizes of GPUs without wgmma, from NVIDIA's documents, in JSON files.
 
 The cost model of kernels with mma.sync (`passes.choosing.mma_sync`) and the simulation
-(`passes.simulation`) read these files, so that each figure of a GPU is stated once.
+(`passes.simulation`) read these files, so that each number of a GPU is stated once.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Latencies:
     """Times and rates of kernels with mma.sync that no public document states.
 
     Args:
-        device: name of the GPU on which they were measured, as the driver reports it.
-        source: the measured times to which they were fitted.
+        device: name of the GPU on which the times were measured, as the driver reports it.
+        source: the measured times to which these times and rates were fitted.
         clock: clock rate in Hz during the measurement.
         launch_seconds: seconds that a launch adds to the time of its workgroups.
         stream_seconds: further seconds of a launch that divides tiles along k.
@@ -84,7 +84,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class GpuFigures:
-    """Figures of a GPU from public documents, and the GPU from which latencies are taken over.
+    """Rates and sizes of a GPU from public documents, and the name of a GPU with its latencies.
 
     Args:
         device: name of the GPU, as the driver reports it.

@@ -1,4 +1,4 @@
-"""`Kind`: a candidate schedule, with the tilings (tile and cluster) and grids to try.
+"""`Kind`: a candidate schedule, with the tilings (tile and cluster) and grids of its plans.
 
 `passes.choosing.candidates` makes the usual kinds; functions of this module make the kinds for
 tuning, for measurements, for `k_order=interleaved` and for batch-invariant products.
@@ -45,12 +45,12 @@ SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 
 @dataclass(frozen=True)
 class Kind:
-    """A schedule, the tilings (tile and cluster) to try with it, and the grid for each tiling.
+    """A schedule, its candidate tilings (tile and cluster), and the grid for each tiling.
 
     Args:
         schedule: the schedule, with options for the macro tile `COUNTED_TILE`, not for that of the
             tiling.
-        tried: for each tiling, whether to try it.
+        tried: for each tiling, whether the plan with this tiling is a candidate for the cost model.
         grid: for each tiling, the number of workgroups; 0 if the schedule decides it.
     """
 

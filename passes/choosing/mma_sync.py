@@ -1,4 +1,4 @@
-"""Rank plans of kernels with mma.sync by times that published figures of the GPU predict."""
+"""Rank plans of kernels with mma.sync by times predicted from data-sheet rates of the GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The cost model of kernels with mma.sync, from public figures of a GPU.
+"""The cost model of kernels with mma.sync, from data-sheet rates of a GPU (`GpuFigures`).
 
 The model has the terms of `passes.choosing.model.Cost` that apply to kernels with mma.sync: launch,
-main loop, ends of tiles, fix-up, memory and L2 cache. There are no clusters, and no public figure
+main loop, ends of tiles, fix-up, memory and L2 cache. There are no clusters, and no data sheet
 says which rate the power limit allows, so the terms `cluster` and `power` are 0.
 """
 

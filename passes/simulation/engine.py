@@ -50,7 +50,7 @@ class Engine:
         works: the cost of a tile of each tile shape.
         machine: the GPU.
         kernel: the cluster shape and the consumers with which the graph is compiled.
-        setup: seconds from the launch and from the start of a workgroup until it multiplies.
+        setup: seconds from the launch until workgroups start, and from then until they multiply.
         traffic: computes the bytes that main loops request from the L2 cache and read from DRAM.
         dynamic: whether workgroups take output tiles from a counter: the first one that has
             finished a tile takes the next one, whichever workgroup `steps` assigns it to.

@@ -27,6 +27,9 @@ than SPARSE, or less than 8 times the length of the array."""
 class Ranges(NamedTuple):
     """The different ranges of k tiles of panels that the main loops of a launch read.
 
+    A panel is the part of A that one row of output tiles reads, or the part of B that one column of
+    output tiles reads.
+
     Attributes:
         of_a, of_b: for each main loop, the number of the range that it reads of its panel of A, and
             of its panel of B.

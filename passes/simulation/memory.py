@@ -37,10 +37,13 @@ tiles at the same time."""
 class Cache:
     """Model of the L2 cache, which is empty at the beginning of a launch.
 
+    A panel is the part of A that one row of output tiles reads, or the part of B that one column of
+    output tiles reads.
+
     Args:
         capacity: number of bytes of A and B that the cache holds.
         near: number of neighbouring slots (SMs) whose requests may be merged.
-        reads: for each panel, its last reads, the oldest first.
+        reads: for each panel, the last reads of its k tiles, the oldest first.
     """
 
     capacity: float
@@ -126,7 +129,8 @@ class Cache:
 class Pieces:
     """Like `Cache`, for launches in which two requested ranges of a panel are equal or disjoint.
 
-    Each range of k tiles is then evicted as a whole, and only the range's last read matters.
+    A panel is the rows of A, or columns of B, of an output tile. Each range of its k tiles is then
+    evicted as a whole, and only the range's last read matters.
 
     Args:
         capacity: number of bytes of A and B that the cache holds.

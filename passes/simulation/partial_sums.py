@@ -33,7 +33,7 @@ class PartialSums:
         steps: what every workgroup does.
 
     Attributes:
-        blocked: the waits for partial sums of which no time of sending is known, by workgroup.
+        blocked: the waits for partial sums whose time of sending is not known yet, by workgroup.
     """
 
     def __init__(self, steps: Steps) -> None:

@@ -27,7 +27,7 @@ class TailRunner:
     """Simulates the tails of a launch: the steps after each main loop, up to the next one.
 
     Args:
-        tables: the tables of the launch.
+        tables: what is known of the launch before the simulation, such as seconds of each step.
         times: the times of steps, which are set here.
         timers: the events in the future (see `UniformEngine`), to which events are added here.
         started: a list to which the engine appends an element whenever a workgroup starts; only its
@@ -35,8 +35,8 @@ class TailRunner:
         workgroups: number of workgroups that have steps.
 
     Attributes:
-        waiting: for each partial sum that is received and of which the time is not known yet, the
-            tails that wait for it.
+        waiting: for each partial sum whose time of sending is not known yet, the tails that wait
+            for this partial sum.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`TakenTiles`: output tiles that simulated workgroups take in the order of their numbers.
+"""`TakenTiles`: which output tile a simulated workgroup takes next, and the steps of this tile.
 
 The steps of a launch assign tiles to workgroups as if all workgroups took them in turn. The
 simulation assigns each tile to the workgroup that is free first.

@@ -1,10 +1,11 @@
 """`UniformEngine` simulates launches whose main loops are of few kinds, faster than `Engine`.
 
-Main loops of one kind have the same number of k tiles and the same bytes. The simulation has the
-same events in the same order as that of `Engine`, and computes the same times. But all that does
-not depend on time is looked up in tables (`passes.simulation.uniform_tables`). So the event loop
-only orders the begins and ends of main loops by time, and asks the model of the L2 cache. The times
-of steps that follow a main loop after a fixed time are computed at the end, with numpy.
+Main loops of one kind have the same number of k tiles and read equally many bytes of A and B. The
+simulation has the same events in the same order as that of `Engine`, and computes the same times.
+But all that does not depend on time is looked up in tables (`passes.simulation.uniform_tables`). So
+the event loop only orders the begins and ends of main loops by time, and asks the model of the L2
+cache. The times of steps that follow a main loop after a fixed time are computed at the end, with
+numpy.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["Requested", "UniformEngine"]
 
 
 class Requested(NamedTuple):
-    """Bytes of all main loops of a launch.
+    """Bytes that all main loops of a launch read together.
 
     Attributes:
         asked: bytes that were requested from the L2 cache.
@@ -43,15 +44,14 @@ class Requested(NamedTuple):
 class UniformEngine:
     """Simulates one launch of a schedule whose main loops are of few kinds.
 
-    In this class, the workgroups are those that have steps, with consecutive numbers.
+    Only workgroups that have steps are simulated; this class numbers them consecutively.
 
     Args:
-        tables: all that does not depend on time.
+        tables: what does not depend on time, such as bytes, and seconds of each step.
         work: the cost of a tile.
         machine: the GPU.
         kernel: the cluster shape with which the graph is compiled.
-        setup: the latency of the launch, and the seconds from the start of a workgroup until it
-            multiplies.
+        setup: seconds from the launch until workgroups start, and from then until they multiply.
 
     Attributes:
         slots: number of workgroups that run at the same time.

@@ -1,8 +1,9 @@
 """Tables for `UniformEngine`, which simulates launches whose main loops are of few kinds.
 
-Main loops of one kind have the same number of k tiles and the same bytes. The tables contain all
-that does not depend on the time at which a step is executed: bytes, seconds, partial sums, and
-which step follows which. Tables are computed with numpy for all workgroups together.
+Main loops of one kind have the same number of k tiles and read equally many bytes of A and B. The
+tables contain all that does not depend on the time at which a step is executed: bytes, seconds,
+partial sums, and which step follows which. Tables are computed with numpy for all workgroups
+together.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ Floats = NDArray[np.float64]
 class Outcomes:
     """What a main loop requests and reads, by its kind and by what the L2 cache holds.
 
-    Main loops of one kind have the same number of k tiles and the same bytes. An outcome is
-    `9 * kind + a + 3 * b`; a and b are 0 if the cache holds the k tiles of A and of B, 1 if it does
-    not, and 2 if a workgroup on a neighbouring SM requests them at the same time.
+    Main loops of one kind have the same number of k tiles and read equally many bytes. An outcome
+    is `9 * kind + a + 3 * b`; a and b are 0 if the cache holds the k tiles of A and of B, 1 if it
+    does not, and 2 if a workgroup on a neighbouring SM requests them at the same time.
 
     Attributes:
         base: for each main loop, 9 times the number of its kind.
@@ -181,13 +182,13 @@ class Tails:
 
 @dataclass(frozen=True)
 class UniformTables:
-    """The tables of a launch.
+    """All that `UniformEngine` knows of a launch before the simulation, as arrays.
 
     Attributes:
         steps: what every workgroup does.
         loops: the main loops.
         ranges: the ranges of k tiles that the main loops read.
-        outcomes, tails: tables by main loop.
+        outcomes, tails: what each main loop reads, and the steps that follow each main loop.
         seconds: for each step, the time that it takes, without waits.
         numbers: for each step that sends or receives, the number of its first partial sum.
     """

@@ -26,14 +26,14 @@ __all__ = ["Interleave"]
 
 @dataclass(frozen=True)
 class Interleave(Edge):
-    """`Interleave(Y, I; Y', O)`: give a tile's positions indices in the order of time.
+    """`Interleave(Y, I; Y', O)`: number the k tiles of output tile y in the order of time.
 
-    Tile y has d positions o. The positions of all tiles, `p = y·d + o`, are divided into contiguous
-    shares of s positions, one for each workgroup. A workgroup reaches position p of its share
-    `p div s` at time `t = p mod s`. Index i of position o is its rank among the positions of its
-    tile, sorted by time and, at equal times, by share. If all workgroups advance at the same pace,
-    then at time t all of them are at about index `d·t/s` of their tiles, wherever in a share a tile
-    begins.
+    Tile y has d positions o, its k tiles. The positions of all tiles, `p = y·d + o`, are divided
+    into contiguous shares of s positions, one for each workgroup. A workgroup reaches position p of
+    its share `p div s` at time `t = p mod s`. Index i of position o is its rank among the positions
+    of its tile, sorted by time and, at equal times, by share. If all workgroups advance at the same
+    pace, then at time t all of them are at about index `d·t/s` of their tiles, wherever in a share
+    a tile begins.
 
     The tile begins at time `a = y·d mod s` of its first share and has positions in
     `c = ⌈(a + d)/s⌉` shares; in the last one they end at time `e = a + d - (c - 1)·s`. At time t

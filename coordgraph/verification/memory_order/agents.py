@@ -3,7 +3,7 @@
 Threads of a workgroup that execute the same operations on the same barriers and flags form a class.
 Threads of a class differ only in the elements that they access. Two agents represent a class of
 several threads, because accesses by one thread are in program order, but accesses by two threads of
-the class may not be ordered. By symmetry, what orders two agents of a class orders any two of its
+the class can be unordered. By symmetry, what orders two agents of a class orders any two of its
 threads.
 """
 

@@ -5,7 +5,7 @@ Two relations order events. *Time*: an event happens after the events that cause
 example, happens after the arrival that ended it. *Visibility*: if an acquire observes a release,
 with scopes that include both threads, the writes before the release are visible after the acquire
 (PTX ISA, "Causality Order"). A write must be visible to a thread that reads or overwrites the
-value. A read must only have happened before a thread overwrites the value, because reads are
+value. A read need only have happened before a thread overwrites the value, because reads are
 complete before the next release of their thread.
 """
 

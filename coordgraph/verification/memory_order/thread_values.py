@@ -1,4 +1,4 @@
-"""Values for all threads of a workgroup as NumPy arrays, with axes for unrolled loops."""
+"""Values of index expressions in all threads of a workgroup, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ Array = npt.NDArray[Any]
 Value = Any
 """Type: an integer that is the value for every thread, or an array with a value per thread."""
 MOST_ELEMENTS = 1 << 24
-"""Largest number of elements of an array of the simulation: 128 MiB of 64-bit integers."""
+"""Largest number of elements of an array that simulates threads: 128 MiB of 64-bit integers. A
+launch that needs a larger array raises `TooLarge` and is not examined."""
 
 
 class TooLarge(Exception):

@@ -100,7 +100,7 @@ class BoxedStore:
     Args:
         division: how a macro tile is divided over workgroups and warpgroups.
         slots: number of slots of shared memory, for one box each, that every warpgroup has.
-        wide: whether boxes have the wide width of `widths`; else the swizzled width.
+        wide: whether rows of boxes are wide and not swizzled; else short and swizzled (`widths`).
         room: number of elements of shared memory for each warpgroup's slots: the largest number
             that tiles of any shape need.
         drained: whether the store of a tile first waits until TMA has read all slots, because the
