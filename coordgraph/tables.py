@@ -23,11 +23,12 @@ from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in,
 __all__ = ["ANY", "RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
 
 RULES = SUMS, SORTS, ANY = ("sums", "sorts", "any")
-"""The rules of tables, which say what their entries are.
+"""The rules of tables, which say what the entries of a table are.
 
-`sums`: a derived table holds the prefix sums of its steps; a given table has non-decreasing
-entries. `sorts`: a derived table holds an argsort of its steps in descending order, so entry 0 is
-the position of the largest step. `any`: a given table has entries in any order.
+A derived table is computed from a list of numbers, its steps. `sums`: a derived table holds the
+prefix sums of its steps; a given table has non-decreasing entries. `sorts`: a derived table holds
+an argsort of its steps in descending order, so entry 0 is the position of the largest step. `any`:
+a given table has entries in any order.
 """
 
 
@@ -86,7 +87,7 @@ class Table:
 
     @property
     def place(self) -> Symbol:
-        """The symbol in `step` that stands for the position whose step is computed."""
+        """The symbol, in the expression `step`, of the position at which `step` is evaluated."""
         return place_of(self.name)
 
     @property
@@ -101,7 +102,7 @@ class Table:
 
     @property
     def steps(self) -> Expr:
-        """The number of positions at which a derived table's step is evaluated."""
+        """How often a derived table's formula `step` is evaluated: at position 0, 1, and so on."""
         return self.length - 1 if self.rule == SUMS else self.length
 
     def problems(self, ranges: Ranges) -> Iterator[str]:
@@ -253,7 +254,10 @@ def _wrong_rule(table: Table, needed: str) -> str:
 
 
 def place_of(name: str) -> Symbol:
-    """The symbol of the position at which the step expression of the table `name` is evaluated."""
+    """The symbol `NAME.at`, which stands for 0, 1, 2, … in the formula of the derived table `name`.
+
+    The formula (`Table.step`) is evaluated once for each of these positions.
+    """
     return index_symbol(f"{name}.at")
 
 
@@ -296,7 +300,7 @@ def tabulate(
 
 
 def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
-    """Evaluate the step of a derived table at every position.
+    """Evaluate `step`, the formula of a derived table, at every position: 0, 1, 2, and so on.
 
     Args:
         table: the table.

@@ -187,7 +187,7 @@ class Tilings:
         return iter(self.by_accumulator.values())
 
     def __len__(self) -> int:
-        """The number of tilings, which is the number of accumulators."""
+        """The number of accumulators of the kernel, each of which holds tiles of one shape."""
         return len(self.by_accumulator)
 
     @cached_property

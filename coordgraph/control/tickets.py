@@ -55,7 +55,7 @@ def next_value(ticket: int, count: int) -> int:
 
 
 def not_reset(tensor: str, offset: int, value: int) -> str:
-    """The message for a counter of `tensor` that has `value`, not 0, at the end of a launch."""
+    """The error message for a ticket counter in `tensor` that a launch leaves at `value`, not 0."""
     return (
         f"counter {tensor}[{offset}] is {value} at the end, and must be 0 for the next launch; "
         "correct TakeTicket.count"

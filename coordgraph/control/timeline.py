@@ -58,18 +58,18 @@ ROLES = ("", "consumer", "producer")
 """Names of the roles of a workgroup's threads: a producer loads operands, a consumer multiplies. ''
 means that all threads do the same."""
 FORMS = ("plain", "tile", "range", "whole")
-"""Names of the layouts of a record's last four words."""
+"""Names of the layouts of the last four words of a timeline record (one recorded activity)."""
 RECORD_WORDS = 8
-"""Size of a record, in 32-bit words."""
+"""Size of a timeline record (one recorded activity), in 32-bit words."""
 
 
 def code_of(activity: str, role: str, form: str) -> int:
-    """Pack activity, role and form of a record into its code word: 8 bits each, lowest first."""
+    """Pack a timeline record's activity, role and layout into a word: 8 bits each, lowest first."""
     return ACTIVITIES.index(activity) | ROLES.index(role) << 8 | FORMS.index(form) << 16
 
 
 def decoded(code: int) -> tuple[str, str, str]:
-    """Unpack the code word of a record into the names of its activity, role and form."""
+    """Unpack a timeline record's code word into the names of its activity, role and layout."""
     return ACTIVITIES[code & 255], ROLES[code >> 8 & 255], FORMS[code >> 16 & 255]
 
 

@@ -89,7 +89,7 @@ class EpilogueFunction:
             )
 
     def _check_result(self) -> None:
-        """Check that a function that does not store D has outputs, and a sum as its result."""
+        """Check that a function that does not store D has outputs, and returns its first sum."""
         if self.stores_d:
             return
         if not self.outputs:
@@ -342,7 +342,7 @@ class EpilogueFunction:
         Args:
             result: the value to compute, such as `%3`.
             base: the value that the new function takes as its `acc`; by default the new function
-                has the sums of this one.
+                has the same sums of products as this one.
             outputs: those outputs of this function that the new function computes, too.
         """
         taken: dict[str, str] = {} if base is None else {str(base): ACCUMULATOR}

@@ -67,7 +67,7 @@ class _ColumnPrinter(Printer):
 def compile_columns(
     expressions: Iterable[Basic], arguments: Sequence[Symbol]
 ) -> Callable[..., tuple[Any, ...]]:
-    """Compile expressions into one Python function of numpy columns.
+    """Compile expressions into one Python function of columns: arrays with an entry per workgroup.
 
     Both branches of a select are computed for all workgroups, and one is kept for each. So a branch
     that is not chosen may divide by 0 or read a table out of bounds; its value is then arbitrary.

@@ -84,10 +84,13 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set which share of its output tile each ADD step in `columns` adds to.
+    """Set, for each ADD step, the part of the output tile to which it adds partial sums.
 
-    The share is that of the next FINISH step, if the same workgroup executes that step. `columns`
-    has the columns of `Steps` by name.
+    In a reduce-scatter, a tile is divided into such parts (shares). The share is that of the next
+    FINISH step (epilogue), if the same workgroup executes both steps.
+
+    Args:
+        columns: the columns of `Steps` by name; the function changes `first` and `count`.
     """
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
@@ -363,7 +366,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """The four values of `last` for `lanes`: product, m, n, index of the tile's shape."""
+        """(product, m, n, index of the shape) of the tiles that workgroups `lanes` summed last."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

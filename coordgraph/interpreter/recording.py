@@ -271,6 +271,8 @@ class _Recorder:
 def _first(tile: Sequence[int], span: Span) -> OutputTile:
     """The number of the first unit tile in a macro tile.
 
+    A unit tile is the largest tile that divides macro tiles of every shape.
+
     Args:
         tile: the macro tile's number, counted in macro tiles of its shape.
         span: how many unit tiles in m and n the macro tile covers.

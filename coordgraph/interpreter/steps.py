@@ -161,7 +161,11 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for (number of the tile's share, number of shares); (0, 1) if not divided."""
+        """Formula for (index, number of parts) of the part of an output tile that `node` works on.
+
+        The result is (0, 1) for operations on whole tiles; a reduce-scatter divides tiles into
+        parts.
+        """
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op

@@ -61,7 +61,10 @@ class Segment:
 
     @property
     def iterations(self) -> int:
-        """How many (m, n, k) tiles the segment sums: its k tiles times the unit tiles it covers."""
+        """How many (m, n, k) tiles the segment sums, where tiles in m and n are unit tiles.
+
+        A unit tile is the largest tile that divides output tiles of every shape.
+        """
         return self.k_count * prod(self.span)
 
     @property

@@ -99,7 +99,7 @@ class Provenance:
 
     @property
     def makers(self) -> tuple[str, ...]:
-        """All values of `Origin.made` and `Origin.changed`, in the order of first occurrence."""
+        """The texts of all passes that made or changed a part, in the order of first occurrence."""
         found = dict[str, None]()
         for origin in self.origins.values():
             found |= dict.fromkeys((origin.made, *origin.changed))

@@ -26,7 +26,8 @@ from coordgraph.text.printer import RecordPrinter
 __all__ = ["trace"]
 
 EDIT = "edit"
-"""Value of `Origin.made` for a record that was added by an edit, not by a pass."""
+"""Value of `Origin.made` for a part of a graph (such as a dimension or an edge) that the user added
+by an edit, not by a pass."""
 
 
 @PROVENANCE.implement
@@ -132,9 +133,10 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """Short texts of the operations that the pass removed between positions `last` and `end`.
+        """Short texts of the operations that the pass removed between `last` and `end`.
 
-        The positions are in preorder in the graph before the pass; both are excluded.
+        Both are positions, in preorder, in the graph before the pass. The operation at `last` is
+        the one that was most recently matched with an operation of the new graph.
         """
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))

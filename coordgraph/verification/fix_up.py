@@ -35,7 +35,7 @@ it), and its output tile."""
     "a launch as before; each tile has one epilogue, which runs on the tile's whole sum over k.",
 )
 def fix_up(evidence: Evidence) -> Finding:
-    """The check `fix-up`: each awaited partial sum is sent; no slot is overwritten too early."""
+    """The check `fix-up`: awaited partial sums are sent, and read before they are overwritten."""
     return enumerated(evidence.traced_launches, "messages", _counterexamples(evidence))
 
 

@@ -23,13 +23,15 @@ from coordgraph.parameters import Parameter
 __all__ = ["broken_rules"]
 
 SMALL = range(1, 10)
-"""Small values that are tried for every launch argument."""
+"""Small values of every launch argument with which the search for a broken size rule begins."""
 BASES = (1, 6, 1000)
-"""While one launch argument is varied, all other launch arguments have one of these values."""
+"""While one launch argument is varied to find a broken size rule, all other launch arguments have
+one of these values."""
 POWERS = tuple(1 << bits for bits in (5, 7, 9, 12, 16, 20, 24, 30))
-"""Powers of two near which values of launch arguments are tried."""
+"""Powers of two near which values of launch arguments are tried to find a broken size rule."""
 MOST_VALUES = 64
-"""The largest number of values that are tried for one launch argument."""
+"""The largest number of values of one launch argument with which size rules are tested; further
+values are left out."""
 
 
 def broken_rules(
@@ -131,14 +133,24 @@ def _closure(
 
 
 def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
-    """Values to try: the constants of the formulas, products of two of these, then `POWERS`."""
+    """Values of launch arguments near which a size rule may become false, to be tried.
+
+    They are the constants in `formulas`, products of two of these constants, and `POWERS`.
+    """
     constants = {abs(int(c)) for formula in formulas for c in formula.atoms(Integer)} - {0, 1}
     pairs = {a * b for a, b in product(sorted(constants)[:8], repeat=2)}
     return sorted(constants | pairs) + [power for power in POWERS if power not in constants]
 
 
 def _arguments(given: Sequence[Parameter], borders: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Yield launch arguments to try: all arguments, or all but one of them, have the same value."""
+    """Yield launch arguments with which size rules are tested.
+
+    All arguments, or all but one, have the same value, which is moved into the parameter's range.
+
+    Args:
+        given: the parameters that are launch arguments.
+        borders: values near which a size rule may become false.
+    """
     values = dict.fromkeys([*SMALL, *(b + by for b in borders for by in (0, 1, -1))])
     tried = [*values][:MOST_VALUES]
     for base in BASES:

@@ -189,8 +189,8 @@ class _Replay:
     def receive(self, name: str, places: Sequence[Place]) -> bool:
         """Add the partial sums in the workspace slots `places` to the accumulator `name`.
 
-        Returns False, and adds nothing, if a partial sum has not been written yet. If a place holds
-        several terms, workgroups added them atomically, so they have no order.
+        Returns False, and adds nothing, if a partial sum has not been written yet. If a slot holds
+        several partial sums, workgroups added them atomically, so they have no order.
         """
         if not all(self.slots.get(place) for place in places):
             return False

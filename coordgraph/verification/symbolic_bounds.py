@@ -43,9 +43,11 @@ __all__ = ["Effort", "SymbolicBounds"]
 FUEL = 60
 """Largest number of inequalities that the search for one proof asks `Ranges` to prove."""
 DEEPEST = 6
-"""Exclusive limit on the depth of a proof: the number of replacements made one after another."""
+"""Exclusive limit on the depth of a proof: the number of successive steps, each of which replaces a
+part of the expression by a bound of that part."""
 DEPTH = 3
-"""Largest number of successive replacements of symbols in the dividend of a division."""
+"""Largest number of symbols in the dividend of a division that are replaced, one after another, by
+their bounds to find an upper bound of the quotient."""
 
 
 @dataclass
@@ -101,7 +103,7 @@ class SymbolicBounds:
         return self._proved[expr, limit]
 
     def _at_most_zero(self, p: Polynomial, depth: int) -> bool:
-        """Whether at most `depth` replacements in succession prove `p <= 0`."""
+        """Whether replacing at most `depth` atoms of `p` by their bounds proves `p <= 0`."""
         if self._holds(to_expression(negate(p))):
             return True
         if not depth:
@@ -116,7 +118,7 @@ class SymbolicBounds:
     def _raised(self, p: Polynomial) -> Iterator[tuple[Polynomial, ...]]:
         """Yield tuples of polynomials: if every polynomial of one tuple is <= 0, then `p` is <= 0.
 
-        Each tuple is the result of one replacement in `p`.
+        Each tuple results from replacing one atom of `p` by its bounds or by its definition.
         """
         for a in atoms_of(p):
             parts = coefficient_of(p, a)

@@ -137,7 +137,7 @@ class _Access:
     aligned: bool
 
     def problems(self) -> Iterator[str]:
-        """Messages about the first property of a vector that has no proof."""
+        """Yield a message about the first property of a vector access that is not proved."""
         what, along = f"{self.node.op.kind} of {self.width} elements of '{self.memory}'", self.along
         if not along:
             yield (
@@ -170,10 +170,10 @@ class _Access:
 
     @property
     def along(self) -> str:
-        """The coordinate that numbers the elements; '' if there is none.
+        """The coordinate that numbers the elements of the vector; '' if there is none.
 
-        The result is the innermost coordinate of the vector's size whose index is fixed to 0, the
-        first element, and which does not select registers itself.
+        The result is the innermost coordinate that has as many indices as the vector has elements,
+        that the operation fixes to 0 (the first element), and that does not number registers.
         """
         coordinates = self.graph.coordinates
         own = getattr(self.node.op, "registers", ())
@@ -185,7 +185,7 @@ class _Access:
         return found[-1] if found else ""
 
     def _wrong_step(self, symbol: Symbol, scope: Scoped, difference: Expr) -> str:
-        """By how much the index grows with `symbol`, as text; '' if it grows by 1 each time."""
+        """How the index grows from one vector element to the next, as text; '' if always by 1."""
         grown = simplify(difference.expand(), scope.ranges)
         for i in range(1, self.width):
             step = simplify(grown.xreplace({symbol: Integer(i)}), scope.ranges)
@@ -202,9 +202,9 @@ class _Access:
         return lcm(*(divisor_of(e, self.width, known) for e in (expr, expr.expand())))
 
     def _starts_matrices(self, read: Load) -> bool:
-        """Whether the entries of a table are proved to be multiples of the width.
+        """Whether the entries of a table are proved to be multiples of the vector's length.
 
-        Prefix sums of multiples of the width are such entries. An example is the table of the
+        Prefix sums of multiples of that length are such entries. An example is the table of the
         offsets at which the matrices of a list of products begin.
         """
         tables = {table.symbol: table for table in self.graph.parameters.tables}
@@ -214,7 +214,7 @@ class _Access:
         return divisor_of(table.step, self.width) % self.width == 0
 
     def _multiple(self, expr: Expr, scope: Scoped) -> bool:
-        """Whether `expr` is proved to be a multiple of the width."""
+        """Whether `expr` is proved to be a multiple of the vector's number of elements."""
         if self._divisor(expr, scope) % self.width == 0:
             return True
         rest = floor_mod(scope.expand(expr), Integer(self.width))
@@ -250,7 +250,7 @@ class _Access:
 
     @cached_property
     def _multiples(self) -> tuple[Expr, ...]:
-        """Expressions that are multiples of the width in every launch that uses this kernel.
+        """Expressions that are multiples of the vector's length in every launch of this kernel.
 
         Such expressions are the strides of the tensor, its extent along the contiguous axis, and
         the number of columns of a part of B.

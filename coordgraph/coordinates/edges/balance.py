@@ -71,7 +71,7 @@ class Balance(Edge):
         return (less(index, self._begin(share + 1, sizes)),)
 
     def _begin(self, share: Expr, sizes: Sizes) -> Expr:
-        """The first index of share number `share`."""
+        """The index of the divided dimension I at which share number `share` begins."""
         whole, count = self._counts(sizes)
         length, rest = floor_div(whole, count), floor_mod(whole, count)
         # The `minimum` does not change the product, which the size rule bounds. It shows code
@@ -80,7 +80,7 @@ class Balance(Edge):
         return (share * length).expand() + floor_div(spread, count)
 
     def _counts(self, sizes: Sizes) -> tuple[Expr, Expr]:
-        """The number of indices |I| and the number of shares |W|."""
+        """(number of indices that the edge divides, number of shares that it divides them into)."""
         (whole,), (count, _) = sizes.upstream, sizes.downstream
         if whole is None or count is None:
             raise NotInvertible(

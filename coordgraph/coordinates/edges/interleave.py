@@ -100,10 +100,10 @@ class Interleave(Edge):
         return tile, number * self.share + time - begin
 
     def _tile(self, tile: Expr, sizes: Sizes) -> tuple[Expr, Expr, Expr]:
-        """Return (begin, count, end) of a tile, where `count` shares contain the tile's positions.
+        """Return (begin, count, end) of a tile, whose positions are in `count` workgroups' shares.
 
-        The tile's positions begin at position `begin` of the first of these shares, and end before
-        position `end` of the last of these shares.
+        The share of a workgroup is `self.share` consecutive positions. The tile begins at position
+        `begin` of the first of its shares, and ends before position `end` of the last one.
         """
         depth = self._depth(sizes)
         begin = floor_mod(tile * depth, self.share)
@@ -111,7 +111,7 @@ class Interleave(Edge):
         return begin, count, begin + depth - (count - 1) * self.share
 
     def _depth(self, sizes: Sizes) -> Expr:
-        """The number of indices of a tile."""
+        """The extent of a tile: how many positions the edge reorders within each tile."""
         depth = sizes.upstream[1]
         if depth is None:
             raise NotInvertible(

@@ -115,7 +115,7 @@ class Share(Edge):
         return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
-        """The first index of share w, `c(w·s)`: w·s, or the nearby tile end to which it moves."""
+        """The first index of a share: `share * self.share`, or the tile end that is near to it."""
         # Expand the index: proofs compare it with results of `derivative`, which are expanded, too.
         border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile

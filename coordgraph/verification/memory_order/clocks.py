@@ -36,7 +36,13 @@ class Clock:
         return Clock(self.time, self.seen, dict(self.fenced))
 
     def join(self, other: Clock, *, visible: bool = True) -> None:
-        """Add the events of another clock; its visible events become visible here if `visible`."""
+        """Add the events of another clock to those of this clock.
+
+        Args:
+            other: the other clock.
+            visible: whether events that are visible in `other` become visible to this clock's
+                thread, as after an acquire.
+        """
         self.time |= other.time
         if visible:
             self.seen |= other.seen

@@ -27,7 +27,7 @@ class Gatherings:
         self.teams: dict[tuple[int, int, str, int], Team] = {}
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Gathering) -> Iterator[Event]:
-        """Perform an effect for a simulated thread; yield an event while the thread waits."""
+        """Simulate a thread at a barrier or async-group; yield an event while the thread waits."""
         match effect:
             case Commit():
                 self._commit(agent, step, effect)

@@ -49,10 +49,11 @@ class Signals:
         self.mbarriers: dict[tuple[int, str, int], Mbarrier] = {}
         self.flags: dict[tuple[str, int], Flag] = {}
         self.drawn: dict[tuple[str, int], int] = {}
-        """How many tickets were taken, by (counter, index)."""
+        """How many tickets were taken from each counter, by (tensor of the counters, index of the
+        counter in the tensor)."""
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
-        """Perform an effect for a simulated thread; yield an event while the thread waits."""
+        """Simulate a thread at an mbarrier, flag or counter; yield an event while it waits."""
         place = value_of(step, number, "place", agent)
         match effect:
             case Initialise():
