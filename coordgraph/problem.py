@@ -222,8 +222,8 @@ NUMBERS = {"m": "A.tile.0", "n": "B.tile.1", "t": "B.tile.1"}
 The axis t of an output that reduces rows numbers the macro tiles along n.
 """
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""For each axis, the last part of the id of a dimension that numbers the elements of one group, as
-in `A.row`."""
+"""For each axis: in a grouped product whose groups differ along the axis, the last part of the id
+of the dimension that numbers the elements inside one group, such as `row` in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:

@@ -27,7 +27,8 @@ __all__ = ["Loop", "Scoped"]
 
 ExpressionT = TypeVar("ExpressionT", Expr, Boolean)
 MOST_STEPS = 2**30
-"""An upper bound of the number of steps that a `Counter` counts in one launch."""
+"""Proofs about index ranges assume that a `Counter` counts at most this many steps in one
+launch."""
 
 
 @dataclass(frozen=True)

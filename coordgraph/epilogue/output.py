@@ -15,7 +15,8 @@ __all__ = ["Output", "output"]
 REDUCED_AXES = ("m", "")
 """The allowed values of `Output.axes` for outputs that reduce rows, or all of D."""
 ALL = "all"
-"""The text form of the axes `''`."""
+"""The word for `Output.axes` = `''` (reduce all of D) in the text form of an output's
+declaration."""
 
 
 @dataclass(frozen=True)

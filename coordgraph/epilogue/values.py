@@ -25,7 +25,8 @@ __all__ = [
 Constant: TypeAlias = bool | int | float | str
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]
 Argument: TypeAlias = str | bool | int | float
-"""An argument of a step: the name of a value (`acc`, an operand, `%0`), or a number."""
+"""An argument of an operation in a traced epilogue: the name of a value (`acc`, an operand, `%0`),
+or a number."""
 
 
 @dataclass(frozen=True)

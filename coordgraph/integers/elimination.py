@@ -25,10 +25,12 @@ from coordgraph.integers.polynomials import (
 )
 
 FUEL = 64
-"""The largest number of steps (replacing an atom or subtracting a guard) that one search tries."""
+"""The largest number of steps (replacing an atom or subtracting a guard) that the search for one
+lower bound tries; then the search returns the best bound found so far."""
 MOST_TERMS = 1 << 13
-"""The largest number of terms, over all polynomials that one search bounds; proofs about correct
-kernels need at most a tenth of this number."""
+"""The largest number of terms, over all polynomials that the search for one lower bound visits;
+then the search returns the best bound found so far. Proofs about correct kernels need at most a
+tenth of this number."""
 
 _Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
 """The result of replacing an atom of a polynomial: one polynomial for each case that is possible.

@@ -29,9 +29,11 @@ A point assigns a value to every symbol, and chooses one of these spans for each
 So one symbol may be much larger than another: many false inequalities fail only at such points.
 """
 MOST_KEPT = 12
-"""The largest number of points that are kept: those at which all facts and guards hold."""
+"""The largest number of points (assignments of a value to every symbol) that are kept to refute
+inequalities; all facts and guards hold at these points."""
 MOST_TRIED = 3 * MOST_KEPT
-"""The number of points that are generated; those that violate a fact or a guard are dropped."""
+"""The largest number of points (assignments of a value to every symbol) that are generated, until
+`MOST_KEPT` of them satisfy all facts and guards."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,7 +71,8 @@ def atom_of(expr: Expr) -> Atom:
 MAX_TERMS = 400
 """The largest number of terms of a polynomial; a larger product is kept as one atom."""
 MAX_EXPONENT = 8
-"""The largest exponent of a power that `to_polynomial` expands."""
+"""The largest exponent of a power that `to_polynomial` expands; a larger power is kept as one
+atom."""
 MAX_KEY = 160
 """The largest number of characters of an atom's sort key; a longer key is replaced by its hash."""
 

@@ -26,9 +26,11 @@ from coordgraph.integers.polynomials import nodes_of
 from coordgraph.integers.ranges import Ranges
 
 MAX_STEPS = 2000
-"""The largest number of rewrites in one bottom-up walk of the simplifier over an expression."""
+"""The largest number of rewrites in one bottom-up walk of the simplifier over an expression; what
+is not simplified by then stays as it is."""
 MAX_ROUNDS = 8
-"""The largest number of the simplifier's walks over one expression."""
+"""The largest number of the simplifier's walks over one expression; walks end earlier if one
+changes nothing."""
 
 _Basic = TypeVar("_Basic", bound=Basic)
 _Rule = Callable[["_Simplifier", Expr, Expr], Expr | None]

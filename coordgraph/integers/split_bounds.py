@@ -7,7 +7,8 @@ from sympy.core.add import Add
 from sympy.core.basic import Basic
 
 MAX_ALTERNATIVES = 16
-"""The largest number of bounds into which one bound that contains minima or maxima is split."""
+"""The largest number of bounds into which one bound that contains minima or maxima is split; minima
+and maxima that remain then are not split."""
 
 
 def alternatives(expr: Expr, rising: type[Basic], falling: type[Basic]) -> list[Expr]:

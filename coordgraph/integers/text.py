@@ -20,9 +20,11 @@ from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, M
 from coordgraph.integers.tables import Load, Search
 
 MAX_DIGITS = 100
-"""The largest number of decimal digits of an integer in the text form."""
+"""The largest number of decimal digits of an integer in the text form of an expression; printing or
+parsing a longer one is an error."""
 MAX_POWER = 64
-"""The largest exponent of a power that is written as a product."""
+"""The largest exponent of a power that the text form of an expression writes as a repeated factor;
+a larger exponent raises `TypeError`."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 """The pattern of names of symbols in the text form."""
 RESERVED = frozenset(

@@ -18,7 +18,7 @@ class StepKind(IntEnum):
     SEND = 1
     """Write a partial sum to a workspace slot, and set its flag."""
     RECEIVE = 2
-    """Wait for partial sums in a slot, and add them."""
+    """Wait for partial sums in a workspace slot, and add them to the accumulators."""
     AWAIT = 3
     """Wait for a partial sum in a workspace slot, without adding it."""
     ADD = 4

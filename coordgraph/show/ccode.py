@@ -42,9 +42,9 @@ def identifier(name: str) -> str:
 
 
 MOST_PROOFS = 400
-"""Largest number of proofs that `to_c` tries for one expression. Nested `Select`s need many proofs,
-because each branch has its own ranges. Further quotients are printed as calls of `FLOOR_HELPERS`,
-which are right without a proof."""
+"""Largest number of proofs that an operand of a division is at least 0 which `to_c` tries for one
+expression. Nested `Select`s need many, because each branch has its own ranges. Further quotients
+are printed as calls of `FLOOR_HELPERS`, which are right without a proof."""
 
 
 class _CPrinter(Printer):
@@ -61,7 +61,8 @@ class _CPrinter(Printer):
         self.ranges = ranges
         self.outer = outer
         self.proofs: list[Expr] = outer.proofs if outer else []
-        """The expressions for which a proof was tried; the printers of branches share the list."""
+        """The expressions for which a proof that they are at least 0 was tried. The printers of all
+        branches of `Select`s share this list, whose length is limited to `MOST_PROOFS`."""
         self.natural: dict[Expr, bool] = {}
 
     def _is_natural(self, expr: Expr) -> bool:

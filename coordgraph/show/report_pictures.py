@@ -33,7 +33,8 @@ BUCKET_OF = {
 activity and gives its bars their colour."""
 TEXT, SOFT = "#14181f", "#525c69"
 TURNS = {"first": -45, "middle": 90, "last": 45}
-"""Angle of the stripes, in degrees, for a tile's first, middle and last segment."""
+"""Angle, in degrees, of the stripes that are drawn on an output tile that several workgroups
+compute: for the first, a middle and the last segment along k."""
 STYLE = """
 text{font-family:sans-serif;fill:#14181f}
 .box text{font-size:12px}.label{font-size:10px;fill:#525c69}

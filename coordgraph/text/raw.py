@@ -93,7 +93,8 @@ class RawRecord:
     at: Where
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, Where] = field(default_factory=dict[str, Where])
-    """Where each field with dimension ids begins: the position of its first id, by field name."""
+    """For each field that lists dimension ids, by field name: the position of the first id in the
+    input text or plain data, for error messages."""
 
 
 @dataclass(slots=True)

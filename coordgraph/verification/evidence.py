@@ -85,7 +85,7 @@ LIMITS = {
     "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250, 2, 24_000),
     "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000, 9, 500_000),
 }
-"""The limits of each level of `KernelGraph.check`."""
+"""For each level of `KernelGraph.check`: the limits of the work on launches and on proofs."""
 FEWEST = 4
 """The number of launches that are examined even if their total cost exceeds `Limits.total`."""
 LARGE = 20_000

@@ -52,7 +52,8 @@ class Curve(Edge):
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
     FUNCTIONS: ClassVar[tuple[str, ...]] = ("hilbert", "morton")
     MOST: ClassVar[int] = 64
-    """The largest side of a block; the size of the formulas grows with its logarithm."""
+    """The largest `side` of the square blocks of points in which a curve permutes the points. A
+    larger side raises `VerifyError`, because the formulas grow with the side's logarithm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

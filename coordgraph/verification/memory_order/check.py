@@ -32,7 +32,8 @@ NOT_COVERED = (
 examines, but checks of the scheduled graph do."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 4, "all": 8}
-"""The number of launches that the check simulates, by the level of `KernelGraph.check`."""
+"""The number of launches that the check `memory order` simulates, by the level of
+`KernelGraph.check`."""
 MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
 graph fixes make every launch larger, no launch is simulated."""

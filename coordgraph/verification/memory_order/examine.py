@@ -31,7 +31,8 @@ MOST_ROUNDS = 8
 """Largest number of simulations of a launch. A launch is simulated again if an arrival may count
 for an earlier phase of its mbarrier than the last simulation assumed."""
 MOST_WORKGROUPS = 1 << 14
-"""Largest number of workgroups of a simulated launch."""
+"""Largest number of workgroups of a launch that is simulated; a launch with more raises `TooLarge`
+and is not examined."""
 
 
 class Examiner:

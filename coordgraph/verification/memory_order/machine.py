@@ -42,8 +42,8 @@ from coordgraph.verification.memory_order.thread_values import TooLarge
 __all__ = ["Machine"]
 
 MOST_BYTES = 1 << 31
-"""Memory budget in bytes of a simulated launch, which keeps a clock (a bit for each event so far)
-for every memory access."""
+"""Largest memory in bytes for the clocks of a simulated launch: every memory access keeps a clock
+(a bit for each event so far). Beyond this limit the simulation raises `TooLarge`."""
 
 
 class Machine:

@@ -49,8 +49,8 @@ class Signals:
         self.mbarriers: dict[tuple[int, str, int], Mbarrier] = {}
         self.flags: dict[tuple[str, int], Flag] = {}
         self.drawn: dict[tuple[str, int], int] = {}
-        """How many tickets were taken from each counter, by (tensor of the counters, index of the
-        counter in the tensor)."""
+        """How many tickets were taken from each counter of tickets, by (dimension that numbers the
+        counters, index of the counter along it)."""
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
         """Simulate a thread at an mbarrier, flag or counter; yield an event while it waits."""

@@ -78,7 +78,8 @@ __all__ = ["Place", "Step", "Walk"]
 MOST_STEPS = 1 << 14
 """Largest number of steps of a workgroup; a workgroup with more steps counts as an endless loop."""
 MOST_ITERATIONS = 1 << 16
-"""Largest number of iterations of a workgroup, summed over all its loops that are not unrolled."""
+"""Largest number of iterations of a workgroup, summed over all its loops that are not unrolled;
+with more, the simulation of the launch raises `TooLarge`."""
 
 
 @dataclass(slots=True)

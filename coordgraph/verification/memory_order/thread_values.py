@@ -44,8 +44,8 @@ Array = npt.NDArray[Any]
 Value = Any
 """Type: an integer that is the value for every thread, or an array with a value per thread."""
 MOST_ELEMENTS = 1 << 24
-"""Largest number of elements of an array that simulates threads: 128 MiB of 64-bit integers. A
-launch that needs a larger array raises `TooLarge` and is not examined."""
+"""Largest number of elements of one array in the simulation of a launch: 128 MiB of 64-bit
+integers. A launch that needs a larger array raises `TooLarge` and is not examined."""
 
 
 class TooLarge(Exception):
