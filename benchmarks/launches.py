@@ -30,7 +30,7 @@ def launch_all(
     *,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Launch each plan that JOBS lists once, on the problem for which JOBS lists it.
+    """Launch every plan in JOBS, one launch each, on the problem for which JOBS lists the plan.
 
     Args:
         jobs: the contents of the JSON file JOBS; see the module's docstring.

@@ -58,7 +58,7 @@ def register(
     """Add an architecture to `compile(target=…)`, `TARGETS` and the command line.
 
     Args:
-        architecture: the limits of the hardware and the lowerings.
+        architecture: the name, the limits of the hardware, and the lowerings, fastest first.
         emitters: for each lowering that the library does not have, by `Lowering.instructions`, the
             class that emits its instructions: a subclass of
             `codegen.targets.nvptx.sm_80.emit.CudaWalker`, or its `module:name` as a string.

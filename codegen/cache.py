@@ -46,7 +46,7 @@ LONGEST_WAIT = 120.0
 
 
 def cache_directory() -> Path | None:
-    """The folder of the cache, which may not exist yet; None if the cache is off."""
+    """The folder of the on-disk kernel cache, which may not exist yet; None if the cache is off."""
     chosen = os.environ.get(VARIABLE, "").strip()
     if chosen.lower() == OFF:
         return None

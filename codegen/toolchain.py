@@ -290,7 +290,7 @@ def _make_executable(path: Path) -> bool:
 
 
 def _require(tool: str, path: Path | None, wheel: str) -> Path:
-    """Return `path`; raise ToolNotFound, with advice on how to install the tool, if it is None."""
+    """Return `path`; if `path` is None, raise ToolNotFound with advice how to install the tool."""
     if path is None:
         raise ToolNotFound(
             f"{tool} is neither on PATH, nor in $CUDA_HOME/bin, nor in an installed {wheel} wheel;"

@@ -51,7 +51,7 @@ class Requests:
 
     @property
     def compulsory(self) -> int:
-        """The total size in bytes of the requested blocks, each counted once."""
+        """The total size in bytes of the requested tiles of A and B, each tile counted once."""
         return int(self.sizes[np.unique(self.blocks)].sum())
 
 
@@ -122,7 +122,7 @@ def requests(
 
 
 def _iterations(found: Trace, slots: int) -> Numbers:
-    """An array with a row of tile numbers (m, n, k) for each iteration.
+    """An array with a row of tile numbers (m, n, k) for each main-loop iteration of a launch.
 
     Rows are sorted by time step, then by workgroup.
     """

@@ -97,8 +97,9 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
 def _figures(launches: Sequence[Profiled]) -> Row:
     """A contender's counters on one problem, from the launches of all its kernels.
 
-    Cycles and seconds are sums over the kernels, and `delivered` is the ratio of two sums. The
-    other values are those of the longest kernel.
+    Cycles and seconds are sums over the kernels. `delivered` is the number of 32-byte sectors that
+    the SMs received, divided by the number that they requested from the L2 cache, also summed over
+    the kernels. The other values are those of the longest kernel.
     """
 
     def total(name: str) -> float:
@@ -117,7 +118,7 @@ def _figures(launches: Sequence[Profiled]) -> Row:
 
 
 def launch_all(jobs: dict[str, Any], done: Path) -> None:
-    """Run both contenders on every problem, once to warm up and once for the profiler.
+    """Run coordgraph and cuBLAS on every problem, once to warm up and once for the profiler.
 
     Args:
         jobs: what `main` wrote: the element type, the problems, and the time to stop.

@@ -94,7 +94,7 @@ def parse_layer(text: str) -> tuple[int, int]:
 
 
 def ratios(rows: Iterable[Row]) -> list[Ratios]:
-    """The ratios of all problems on which codegen.matmul was timed with and without invariant."""
+    """Time ratios of each problem that codegen.matmul computed with and without `invariant`."""
     times: dict[tuple[int, int, int], dict[str, float]] = {}
     for row in rows:
         if "seconds" in row:
@@ -111,7 +111,10 @@ def ratios(rows: Iterable[Row]) -> list[Ratios]:
 
 
 def predicted(layers: Sequence[tuple[int, int]], dtype: str, layout: str) -> Iterator[Ratios]:
-    """The ratios that the cost model predicts for every layer and m, without Triton."""
+    """For every layer and m, the speed of the invariant product relative to the default plan.
+
+    The cost model predicts the ratios; `of_triton` is None.
+    """
     for n, k in layers:
         turned_a, turned_b = transposed(layout)
         problem = Gemm(dtype, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
@@ -123,7 +126,7 @@ def predicted(layers: Sequence[tuple[int, int]], dtype: str, layout: str) -> Ite
 
 
 def means(found: Sequence[Ratios]) -> dict[str, Any]:
-    """For each layer, the geometric mean and the minimum of `of_default` and of `of_triton`."""
+    """For each layer, geometric mean and minimum of the ratios `of_default` and `of_triton`."""
     made: dict[str, Any] = {}
     for n, k in dict.fromkeys((one.n, one.k) for one in found):
         of_layer = [one for one in found if (one.n, one.k) == (n, k)]

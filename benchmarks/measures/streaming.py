@@ -124,9 +124,10 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
 
 
 def means(found: Sequence[Compared]) -> dict[str, Means]:
-    """Mean speedups of each group of shapes, of `all` problems, and of `candidates`.
+    """Mean speedups of tiles split along k over whole tiles, by group of problems.
 
-    The latter are the problems on which both compared plans are candidates of the cost model.
+    The groups are the groups of shapes, `all` problems, and `candidates`: the problems on which
+    both compared plans are candidates of the cost model.
     """
     groups = {
         name: [one for one in found if one.group == name]
@@ -149,7 +150,7 @@ def _mean(found: Sequence[Compared]) -> Means:
 
 
 def table_of(found: Sequence[Compared], title: str) -> RichTable:
-    """A table of mean speedups, with a line for each group of problems that `means` returns."""
+    """A table of mean speedups of split over whole tiles, with a line for each key of `means`."""
     heads = ("group", "problems", "measured", "predicted", "of measured", "off by", "within 10 %")
     lines = RichTable(*heads, title=f"{title}: streamed tiles against whole ones", box=SIMPLE)
     for group, mean in means(found).items():

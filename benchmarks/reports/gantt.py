@@ -115,9 +115,9 @@ def shares(row: Row) -> dict[str, float]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """The table as text: for each schedule a line of measured and a line of simulated figures.
+    """Text table: each schedule's duration and percentages of SM time, measured and simulated.
 
-    The figures are those of `shares`.
+    `shares` computes them; each schedule has a line of measured and a line of simulated values.
     """
     heads = ("µs", *PARTS, "idle")
     lines = [f"{'':38}{''.join(f'{head:>13}' for head in heads)}"]

@@ -41,7 +41,7 @@ class Commands(TyperGroup):
     """The command group: reports an error as a message or as JSON, and returns an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Parse the arguments of a command and run it, as typer does."""
+        """Run the command as typer does; remove pydantic's prefix from the message of an error."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -55,7 +55,10 @@ class Commands(TyperGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command as typer does; `--debug` may stand anywhere among the arguments."""
+        """Run a command, print its error as a message or as JSON, and exit with its exit code.
+
+        `--debug` may stand anywhere among the arguments; an error is then raised, not printed.
+        """
         arguments = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in arguments
         arguments = [argument for argument in arguments if argument != "--debug"]

@@ -21,7 +21,9 @@ PARTS = ("coordinates", "control")
 
 
 def write_diagrams(graph: KernelGraph, name: str, folder: Path | None) -> dict[str, Path]:
-    """Write the mermaid texts of a graph; return their paths by part.
+    """Write mermaid texts of a graph's coordinates and control operations; return their paths.
+
+    The keys of the result are `coordinates` and `control`.
 
     File names contain a digest of the texts, so the diagrams of other graphs are not overwritten.
 

@@ -44,7 +44,7 @@ class Answer:
         return int(self.value) if isinstance(self.value, Integer) else None
 
     def as_data(self) -> dict[str, Any]:
-        """The answer as one JSON object."""
+        """Plain data for a JSON object: coordinate, expression, value, guard and path of edges."""
         return {
             "coordinate": self.name,
             "expression": to_text(self.solution.values[0]),
@@ -55,7 +55,10 @@ class Answer:
 
 
 def answer_of(scope: Scoped, direction: Direction, name: str, values: Mapping[str, int]) -> Answer:
-    """The answer for one coordinate; `values` are the known launch arguments."""
+    """Derive the expression, the value and the guard of the coordinate `name`.
+
+    `values` are the known launch arguments.
+    """
     found = solve(scope.coordinates, direction, scope.known, [name], scope.ranges)
     expr, guard = found.values[0], found.guard
     symbols = {s: values[s.name] for s in _symbols(expr, guard) if s.name in values}

@@ -49,7 +49,7 @@ class Drawn(Protocol):
 
     @property
     def slot(self) -> NDArray[Any]:
-        """For each event, the number of its slot (simulated run) or of its SM (measured run)."""
+        """For each event, the number of its SM, or in a simulated run of its CTA slot on an SM."""
         ...
 
     @property
@@ -66,8 +66,8 @@ class Drawn(Protocol):
 def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     """The rows of a Gantt chart: a character shows the longest activity in a time interval.
 
-    A row shows one slot, which holds one workgroup at a time in a simulated run, and is an SM in a
-    measured run.
+    A row shows one slot. In a simulated run, a slot is room on an SM for one workgroup at a time;
+    in a measured run, a slot is a whole SM.
 
     Args:
         events: the events of the run.
@@ -97,9 +97,9 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
 
 
 def shown_rows(count: int) -> Iterator[int | None]:
-    """Indices of the rows to show, of `count` rows.
+    """Indices of the rows that a chart of `count` rows shows.
 
-    If there are many rows, rows in the middle are left out; None stands for the omitted rows.
+    If `count` is more than MOST_ROWS, rows in the middle are left out; None stands for these rows.
     """
     if count <= MOST_ROWS:
         yield from range(count)
@@ -110,9 +110,10 @@ def shown_rows(count: int) -> Iterator[int | None]:
 
 
 def _cells(e: Drawn, slot: int, makespan: float) -> list[Activity | None]:
-    """The longest activity of a slot (or SM) in each of `WIDTH` equal parts of the makespan.
+    """For each of `WIDTH` equal parts of the makespan: the longest activity of one chart row.
 
-    The entry is None for a part in which the slot was idle for longer than any activity took.
+    The entry is None for a part in which the row was idle for longer than any activity took.
+    `slot` is the number of the row's SM or simulated CTA slot.
     """
     part = makespan / WIDTH
     own = (e.slot == slot) & (e.behind == 0)

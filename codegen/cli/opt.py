@@ -129,12 +129,12 @@ class _Watch:
     files: list[Path] = field(default_factory=list[Path])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Record the time of a pass and write its result to the folder; called after every pass."""
+        """Called after every pass: record its time, and write its result to `self.folder`."""
         self.seconds.append((str(step), seconds))
         self.dump(step.name, result)
 
     def dump(self, name: str, graph: KernelGraph) -> None:
-        """Write a graph to the folder, as a file called `<number of the stage>-<name>.txt`."""
+        """Unless `self.folder` is None, write a graph there as `<number of the file>-<name>.txt`."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

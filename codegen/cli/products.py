@@ -99,7 +99,7 @@ class Products:
 
     @property
     def depth(self) -> int:
-        """The largest k of a product."""
+        """The largest k of all products."""
         return max(shape.k for shape in self.shapes)
 
     @property
@@ -181,7 +181,7 @@ class Products:
         return {OFFSETS_OF[axis]: self._starts(axis) for axis in axes}
 
     def arguments(self) -> dict[str, int]:
-        """Values, by name, of the launch arguments for sizes that a schedule may have."""
+        """Values of all sizes (m, batches, …) that may be launch arguments of a graph, by name."""
         p, count = self.problem, len(self.shapes)
         found = {axis: getattr(p, axis) for axis in "mnk" if getattr(p, axis) is not None}
         elements = {f"elements_{tensor}": LARGEST_INDEX for tensor in "abd"}

@@ -262,7 +262,7 @@ class _Report:
         self.done = done
 
     def print(self) -> None:
-        """Print the report."""
+        """Print the problem, the schedule, the timeline of workgroups, and times and checks."""
         console = stdout()
         console.print(self._title())
         console.print()

@@ -55,7 +55,7 @@ class SlotBuilder(ir.IRBuilder):
         return None
 
     def _known(self) -> dict[ir.AllocaInstr, ir.Value]:
-        """`_values` of the current block; empty if the builder has just entered the block."""
+        """Current values of stack slots in the builder's basic block; empty in a new block."""
         if self._of is not self.block:
             assert not self._stored, "the builder left a block that has no terminator yet"
             self._of = self.block

@@ -235,10 +235,10 @@ class Walker:
         """Emit the next index of the enclosing dynamic loop over `dim`: `first` + `ticket`.
 
         Args:
-            node: the operation that has the ticket.
+            node: the operation that took the ticket.
             dim: the dimension of the loop.
             first: the index for ticket 0.
-            ticket: the ticket, as a 32-bit integer.
+            ticket: the value of an atomic counter before its increment, as a 32-bit integer.
         """
         slot = self.values[following(dim)]
         assert isinstance(slot, ir.AllocaInstr)
@@ -250,7 +250,10 @@ class Walker:
         self.builder.store(self.builder.add(base, wide), slot)
 
     def last_ticket(self, node: Node, count: Expr) -> ir.Value:
-        """Emit `count` - 1, as a 32-bit integer: the ticket after which a counter becomes 0."""
+        """Emit `count` - 1, 32-bit: the largest value of an atomic counter that hands out tickets.
+
+        The increment of this value sets the counter back to 0.
+        """
         value = node.scope.resolve(count - 1)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
 

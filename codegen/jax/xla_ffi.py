@@ -157,7 +157,7 @@ class Call:
         return int(given.ordinal)
 
     def _run(self, name: str, given: Structure) -> None:
-        """Call a function of the runtime.
+        """Call the function `name` of XLA's FFI, with the structure `given` as its argument.
 
         Raises:
             LaunchError: the function returned an error.

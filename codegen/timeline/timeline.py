@@ -206,7 +206,7 @@ class Timeline:
     def event_columns(self) -> dict[str, list[Any]]:
         """The events as columns: lists of numbers and strings.
 
-        The columns up to `count` are those of `Simulation.event_columns`.
+        The columns up to the one named `count` are also those of `Simulation.event_columns`.
 
         `product`, `m` and `n` are None in events that belong to no tile, `first` and `count` in
         events that sum no k tiles.

@@ -55,7 +55,8 @@ def _loss(kind: str) -> EpilogueFunction:
 def _gradient(kind: str) -> EpilogueFunction:
     """The epilogue whose D is the gradient of each logit.
 
-    The gradient is `scale·(exp(logit - total) - (column == target))`.
+    The gradient is `scale·(exp(logit - total) - (column == target))`, where `total` is the
+    logsumexp of the row of logits, and `scale` the gradient of the token's loss (0 if ignored).
 
     Args:
         kind: the element type of the sums of products.

@@ -18,7 +18,7 @@ Body = Callable[[ir.IRBuilder, list[ir.AllocaInstr], ir.Value], ir.Value]
 
 
 def module_of(kind: type[ir.IRBuilder], body: Body) -> ir.Module:
-    """A module with a function of one integer; `body` gets two slots, which hold 0."""
+    """A module with a function of one integer; `body` gets two stack slots, which hold 0."""
     module = ir.Module("slots")
     function = ir.Function(module, ir.FunctionType(I32, [I32]), "f")
     b = kind(function.append_basic_block("entry"))

@@ -75,7 +75,7 @@ class Spec:
 
     @property
     def graph(self) -> KernelGraph:
-        """The scheduled graph of the kernel that these arguments determine."""
+        """The scheduled graph of the kernel that this spec describes."""
         return _scheduled(self.schedule, self.gemm, self.tile)
 
     @property

@@ -206,7 +206,7 @@ class Lane:
         torch.cuda.synchronize()
 
     def launch(self) -> None:
-        """Enqueue a launch, and a comparison of D with the first result, on the lane's stream."""
+        """On the CUDA stream of this lane, enqueue a launch and compare D with the first result."""
         made = kernel(self.problem.spec)
         with torch.cuda.stream(self.stream):
             poison_partials(made, self.stream)
@@ -216,9 +216,9 @@ class Lane:
 
 
 def race(lanes: list[Lane], rounds: int) -> None:
-    """Launch the kernels of all lanes concurrently, `rounds` times, and check the results.
+    """Launch kernels concurrently on several CUDA streams, `rounds` times; check the results.
 
-    Each result must equal its lane's first result.
+    A lane is a stream with its own problem. Each result must equal the lane's first result.
     """
     for lane in lanes:
         with torch.cuda.stream(lane.stream):

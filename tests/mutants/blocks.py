@@ -59,7 +59,10 @@ def block_at(source: bytes, line: int) -> int:
 
 
 def instrumented(source: bytes, path: str, table: list[Block]) -> ast.Module:
-    """The source compiled with an assignment to `_blocks_` in every block; adds them to `table`."""
+    """The syntax tree of a file with an assignment to `_blocks_` in every statement block.
+
+    Each block, as (path, first line), is appended to `table`.
+    """
     tree = ast.parse(source)
     for block in [*blocks(tree)]:
         first = block[0]

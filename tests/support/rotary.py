@@ -28,12 +28,15 @@ def angles(m: int, pairs: int) -> tuple[Array, Array]:
 
 
 def halves(d: Any) -> dict[str, Any]:
-    """The arguments by which a call stores both results of a pair in the halves of d's rows."""
+    """Arguments of a call that stores rotated pairs (x, y): x in the left half of d, y right."""
     pairs = d.shape[-1] // 2
     return {"out": d[..., :pairs], "right": d[..., pairs:]}
 
 
 def rotary_of(product: Array, parts: str, cos: Array, sin: Array) -> Array:
-    """Both results, one half after the other, for a product with all columns of B, in f64."""
+    """Pairs (x, y) of a product's columns, rotated, in f64: all x of a row, then all y.
+
+    `product` has a column for each column of B; `parts` says which two columns form a pair.
+    """
     x, y = parts_of(product.astype("f8"), parts)
     return np.concatenate([x * cos - y * sin, y * cos + x * sin], -1)

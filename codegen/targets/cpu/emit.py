@@ -79,7 +79,7 @@ class HostWalker(FlagWalker):
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the integer arguments of `gemm`, in order."""
+        """The names of the integer arguments of the emitted kernel function `gemm`, in order."""
         return [scalar.name for scalar in self.arguments.scalars.values()]
 
     @property
@@ -93,7 +93,7 @@ class HostWalker(FlagWalker):
         return self.builder.load(address, typ=I32, align=4)
 
     def build(self) -> ir.Module:
-        """Build the LLVM module with the functions `gemm` and `run`."""
+        """Build the LLVM module: `gemm` executes one workgroup, `run` executes many on a thread."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
@@ -218,10 +218,10 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores float results beside integer accumulators, or the reverse.
+        """Whether `op` copies to an output results that are floats while the sums are integers.
 
-        The buffer of accumulators then holds the bits of the results, which must not be converted
-        as numbers of the accumulator's type.
+        The reverse, integer results of float sums, counts too. The buffer of accumulators then
+        holds the bits of the results, which must not be converted as numbers of the sums' type.
         """
         if op.source not in self.buffers or op.destination in self.buffers:
             return False

@@ -136,10 +136,9 @@ class GuardedWalker(Walker):
             b.ret_void()
 
     def limits_number(self, dim: str) -> int:
-        """The position of a tensor or derived table in the limits of a launch's control block.
+        """The row of `ControlBlock.limits` with the index bounds of a tensor or a derived table.
 
-        The position is -1 for a buffer, and for a dimension whose indices are not elements of a
-        tensor.
+        The result is -1 for a buffer, which has no row, and for a dimension that indexes no tensor.
 
         Args:
             dim: the dimension of the tensor or buffer, or the name of the table.
@@ -150,7 +149,10 @@ class GuardedWalker(Walker):
         return names.index(found) if dim not in self.buffers and found in names else -1
 
     def limits_of(self, number: int) -> tuple[ir.Value, ir.Value]:
-        """Emit loads of a tensor's limits: the first valid index, and one past the last."""
+        """Emit loads of a tensor's first valid index, and of the index one past its last.
+
+        `number` is the result of `limits_number`.
+        """
         b = self.builder
         at = b.gep(self.given["control"], [ir.Constant(I64, LIMITS)], source_etype=I64)
         words = b.load(at, typ=POINTER)

@@ -114,7 +114,8 @@ class LaunchCode:
     def _find_deadlock(self) -> ir.Function:
         """`stuck(control)`: whether every thread waits for a flag, and no flag ends its wait.
 
-        The function reads the number of ended waits before and after it reads the threads' slots.
+        The function reads the number of ended waits before and after it reads which flag each
+        thread waits for (the threads' slots of the control block).
         If both numbers are equal and all threads waited, no thread ran between the two reads, and
         no flag changed.
         """

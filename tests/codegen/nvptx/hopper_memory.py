@@ -198,7 +198,7 @@ class Workgroup:
         return any(stage in group for w in self.warpgroups.values() for group in w.reading)
 
     def multiply(self, stage: Stage, step: int, warpgroup: int) -> Place:
-        """Read a stage in a wgmma group; return the place in the tensor of the stage's first box.
+        """Read a stage in a wgmma group; return where the stage's first TMA box begins in A or B.
 
         If no box was loaded, because all lie outside the tensor, return `OUTSIDE`: wgmma then reads
         the data of an earlier step.
@@ -216,7 +216,10 @@ class Workgroup:
         return boxes[0].place
 
     def add_run(self, stage: Stage, warpgroup: int) -> Place:
-        """Read a `Run` of partial sums by plain loads; return the `place` of the run."""
+        """Read partial sums in shared memory by plain loads; return their place in the workspace.
+
+        The place is the attribute `Run.place`: an address, and whether they are a slot's first.
+        """
         self.warpgroups[warpgroup].unfenced = True
         (run,) = self.boxes[stage].values()
         assert isinstance(run, Run), "partial sums are added before they were loaded"
@@ -285,12 +288,12 @@ class Device:
         return self.partials.pop(place)
 
     def add_partials(self, place: int, sum: Sum) -> None:
-        """Add a warpgroup's accumulators to a slot to which several workgroups add."""
+        """Add a warpgroup's accumulators to a workspace slot to which several workgroups add."""
         assert self.added.get(place) != (), "a slot is added to after it was read, but not cleared"
         self.added[place] = self.added.get(place, ()) + sum
 
     def clear_partials(self, place: int) -> None:
-        """Store zeros over the sum in a slot."""
+        """Store zeros over the sum in a workspace slot, which must have been read before."""
         assert self.added.pop(place) == (), "an atomic sum is cleared before it was read"
 
     def store(self, place: Place, sum: Sum, accumulator: str, here: Where, *, share: bool) -> None:

@@ -23,14 +23,14 @@ class Slots:
     groups: deque[set[int]] = field(default_factory=deque[set[int]])
 
     def fill(self, place: int) -> None:
-        """Write a box of results to a slot."""
+        """Write a box of D to the shared-memory slot at address `place`."""
         busy = self.open.union(*self.groups)
         assert place not in busy, "a slot is filled while TMA reads it"
         assert place not in self.full, "a slot is overwritten before it was stored to D"
         self.full.add(place)
 
     def take(self, place: int, *, later: bool) -> None:
-        """Copy a slot's box to D: now, or by a TMA store, which reads the slot `later`."""
+        """Copy the box in a shared-memory slot to D: now, or `later` by a TMA store."""
         assert place in self.full, "a slot is stored to D before it was filled"
         self.full.remove(place)
         if later:

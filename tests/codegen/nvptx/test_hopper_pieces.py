@@ -128,7 +128,8 @@ def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
 def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
     """Divide the operations into lists of `every` consecutive ones.
 
-    The program receives partial sums in several places; each list has the operations of one place.
+    The kernel's code receives partial sums at several points of the program; each list has the
+    operations of one point.
     """
     return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
 

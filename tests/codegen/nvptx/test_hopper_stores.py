@@ -186,7 +186,8 @@ def boxes(this: Lowered) -> list[tuple[int, int]]:
 def drains(this: Lowered) -> bool:
     """True if a tile waits for all stores of the tile before it.
 
-    A tile must wait if the number of boxes of a tile is no multiple of the number of slots.
+    A tile must wait if the number of boxes of D in a tile is no multiple of the number of
+    shared-memory slots through which boxes are stored.
     """
     return len(boxes(this)) % this.size("store.slot") > 0
 

@@ -111,7 +111,7 @@ LAST_ONE = "k_tile == load(tile_starts, group + 1) - load(tile_starts, group) - 
 
 
 def tail(lines: list[str]) -> list[int]:
-    """Indices of the lines of a graph's text with the fence and the barrier after the zeros."""
+    """Line numbers, in a graph's text, of the fence and the barrier after zeros are stored."""
     filled = max(i for i, line in enumerate(lines) if FILLS["B"] in line)
     fence = next(i for i in range(filled, len(lines)) if "FenceShared" in lines[i])
     assert "Barrier" in lines[fence + 1]

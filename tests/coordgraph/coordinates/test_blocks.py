@@ -35,10 +35,10 @@ def starts_of(sizes: list[int]) -> list[int]:
 def blocks(
     groups: object, rows: object, columns: object, whole: object = None, k: object = None
 ) -> CoordinateGraph:
-    """A coordinate graph whose edge `Concatenate` numbers all elements of groups of blocks.
+    """A coordinate graph whose edge `Concatenate` numbers the elements of all groups consecutively.
 
-    The edge relates `group`, `row`, `column` and `k` to the number `all`; the arguments are the
-    sizes of these dimensions.
+    A group is a row-major block of rows x columns x k elements. The edge relates `group`, `row`,
+    `column` and `k` to the number `all`; the arguments are the sizes of these dimensions.
     """
     with CoordinateGraph().edit() as e:
         for name, size in zip((*PARTS, "all"), (groups, rows, columns, k, whole), strict=True):

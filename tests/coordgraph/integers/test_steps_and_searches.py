@@ -34,7 +34,7 @@ INSIDE = X - P * load(T, G)
 
 
 def located(ranges: Ranges = KNOWN, value: Expr = INLINE) -> Ranges:
-    """`ranges`, with the facts that g equals `value` and that `value` is the result of a search."""
+    """`ranges`, extended by two facts: g equals `value`, and `value` is the result of a search."""
     return ranges.with_value(G, value).with_found(G, value)
 
 

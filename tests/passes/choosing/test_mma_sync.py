@@ -149,7 +149,7 @@ def test_machines_have_the_same_figures():
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty folder, which replaces the user's folder of figures in a test."""
+    """An empty folder, which replaces the user's folder of GPUs' rates and sizes in a test."""
     monkeypatch.setenv("COORDGRAPH_DEVICES", str(tmp_path))
     found = tmp_path / FOLDER.name
     found.mkdir()
@@ -179,7 +179,7 @@ def test_a_wrong_file_of_the_user_is_skipped(folder: Path, change: dict[str, str
 
 
 def h200() -> GpuFigures:
-    """Figures of an H200 for kernels with mma.sync that are compiled for sm_80.
+    """Rates and sizes of an H200 (`GpuFigures`) for kernels with mma.sync, compiled for sm_80.
 
     The rate of mma.sync and that of the L2 cache are fitted to the times in RECORD.
     """
