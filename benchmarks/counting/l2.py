@@ -34,6 +34,8 @@ Numbers = NDArray[np.int64]
 class Requests:
     """The sequence of all workgroups' requests to the L2 cache.
 
+    A block is the tile of A or of B that a workgroup needs in one iteration.
+
     Args:
         blocks: for each request the number of its block; blocks of A come before those of B.
         sizes: by block number, the block's size in bytes.
@@ -46,7 +48,7 @@ class Requests:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that all requests together ask for."""
+        """The number of bytes that all requests together ask the L2 cache for."""
         return int(self.sizes[self.blocks].sum())
 
     @property
@@ -62,8 +64,8 @@ class Traffic:
     Args:
         asked_bytes: number of bytes requested from the L2 cache.
         read_a, read_b: number of bytes of A and of B read from memory.
-        compulsory_bytes: total size of all distinct blocks. Each block must be read from memory at
-            least once, whatever the order of tiles and the cache.
+        compulsory_bytes: total size of all tiles of A and B, each tile counted once. Each must be
+            read from memory at least once, whatever the order of tiles and the cache.
     """
 
     asked_bytes: int

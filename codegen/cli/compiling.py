@@ -35,7 +35,7 @@ __all__ = ["Emit", "compile_command"]
 
 
 class Emit(StrEnum):
-    """The documents that `--emit` can write."""
+    """The forms of a kernel that `coordgraph compile --emit` can write, such as PTX."""
 
     PTX = "ptx"
     LLVM = "llvm"

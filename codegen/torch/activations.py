@@ -29,7 +29,7 @@ BIASES = {"gate_bias": "ln", "up_bias": "ln"}
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function of gate.
+    """An activation function `act` of gated products `act(gate)·up`, with its derivative.
 
     Args:
         value: `act(x)` of a traced value x.

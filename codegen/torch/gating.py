@@ -1,4 +1,4 @@
-"""The operators of `codegen.torch.gated` on tensors with data: each launches one kernel."""
+"""The operators of `codegen.torch.gated` on real (not fake) tensors: each launches a kernel."""
 
 from __future__ import annotations
 

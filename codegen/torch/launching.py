@@ -1,4 +1,4 @@
-"""The operators on tensors with data: each calls `codegen.matmul` or `codegen.grouped_matmul`."""
+"""PyTorch operators on real (not fake) tensors, which call `matmul` or `grouped_matmul`."""
 
 from __future__ import annotations
 

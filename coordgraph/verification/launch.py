@@ -1,4 +1,4 @@
-"""`Launch`: the launch arguments of one examined problem."""
+"""`Launch`: the launch arguments of one problem on which checks run a graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Launch"]
 
 @dataclass(frozen=True)
 class Launch:
-    """The launch arguments of an examined problem.
+    """The launch arguments of a problem on which checks run a graph.
 
     Args:
         values: the values of the parameters that the caller gives, by name.

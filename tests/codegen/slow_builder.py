@@ -1,4 +1,4 @@
-"""A compiler for the background thread that waits until the test lets it compile."""
+"""A stand-in for the background compiler, which compiles only while a test allows it."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
 
 
 class Lane:
-    """A stream with its own problem, and a count of elements that differ from the first result."""
+    """A CUDA stream with its own problem, and a count of elements that change between launches."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.stream = problem, torch.cuda.Stream()

@@ -89,7 +89,8 @@ class Fixup(Pieces):
     """Operations that store partial sums to global memory, load them and add them.
 
     The edges are partials --Tile--> slot, rank, vector, workitem, element and
-    vector --Tile--> step, place. In shared memory, the ring's stage replaces the step.
+    vector --Tile--> step, place. A step is the run of vectors that one stage of the ring holds; in
+    shared memory, the stage replaces the step.
 
     Args:
         c: the coordinate graph under construction.

@@ -38,7 +38,7 @@ def value_or_none(expr: Basic, values: Valuation) -> int | None:
 
 @dataclass(frozen=True)
 class Space:
-    """Ranges of symbols, and all assignments of values to the symbols that are inside them."""
+    """Ranges of symbols, and all assignments of values inside these ranges to the symbols."""
 
     ranges: Ranges
     sizes: tuple[int, int]

@@ -1,4 +1,4 @@
-"""`divisor_of` divides the value of an expression, whatever its symbols are."""
+"""The number that `divisor_of` returns divides the expression for all values of symbols."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_divides_every_value(expr: Any, expected: int):
     ids=str,
 )
 def test_known_multiples(expr: Any, known: Any, expected: int):
-    """The values of `known` are multiples of 8."""
+    """If `known` is a multiple of 8, `expr` is a multiple of `expected`."""
     found = divisor_of(expr, 8, [known])
     assert found == expected
     for x, y in product(range(48), range(5)):

@@ -1,4 +1,4 @@
-"""Plans for kernels with mma.sync, chosen by published figures of a GPU such as the A100."""
+"""Plans for kernels with mma.sync, chosen by data-sheet rates of a GPU such as the A100."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RaggedWave(PartlyStreamed):
 
 @dataclass(frozen=True)
 class OwnSplitK(SplitK):
-    """A split-k schedule with variants, without which it would not be considered automatically."""
+    """A split-k schedule that lists `variants`, which automatic choice of a plan considers."""
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:

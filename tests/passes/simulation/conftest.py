@@ -1,4 +1,4 @@
-"""A fixture that makes tests of the simulation use its general event loop."""
+"""A fixture with which every launch is simulated by `Engine`, none by `UniformEngine`."""
 
 from __future__ import annotations
 
