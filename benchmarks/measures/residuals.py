@@ -38,7 +38,8 @@ __all__ = ["KEYS", "Residual", "main", "residuals"]
 
 MICRO = 1e-6
 MIN_PLANS = 3
-"""Problems with fewer measured plans are left out, because their mean is unreliable."""
+"""Problems with fewer measured plans are left out, because the mean error of so few predicted times
+is unreliable."""
 Key = Callable[[Table, Shape, int], str]
 
 

@@ -38,8 +38,8 @@ PARTS = {
     "fix-up": ("send", "wait", "receive"),
     "start": ("start", "drain", "turn"),
 }
-"""Columns of the table, each with the activities whose times it adds up. SMs are idle in the rest
-of their time."""
+"""Columns of the table of SM time (`table`), each with the activities whose times the column adds
+up. SMs are idle in the rest of their time."""
 WHOLE, PART = "multiplies a whole tile", "multiplies a part of a tile"
 # The colours of Okabe and Ito, which people with any colour vision can tell apart.
 COLOURS = {

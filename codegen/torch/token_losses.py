@@ -25,7 +25,8 @@ __all__ = ["kind_of_losses", "token_loss_gradients", "token_losses"]
 BLOCK = 1 << 27
 """Number of logits whose gradients are stored at a time: 256 MiB of 16-bit elements."""
 COLUMNS = 256
-"""A block has a multiple of this number of columns, so that its rows are aligned to 16 bytes."""
+"""A block of logits whose gradients are stored at a time has a multiple of this number of columns,
+so that its rows are aligned to 16 bytes."""
 
 
 def kind_of_losses(hidden: Tensor) -> torch.dtype:
@@ -124,7 +125,7 @@ def token_loss_gradients(
 
     The gradients of the logits are computed for all tokens and a block of classes at a time. So
     each row of the gradient of `weight` is one sum over all tokens. The gradient of `hidden` is
-    added up over the blocks in `kind_of_losses`.
+    added up over the blocks of classes, in the element type `kind_of_losses(hidden)`.
 
     Args:
         grad: (tokens), the gradients of the losses.

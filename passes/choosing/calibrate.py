@@ -70,9 +70,10 @@ it is at least 1."""
 MOST: dict[str, float] = {"merged": 1.0}
 """Upper bounds of fitted constants, by name. `merged` is a share, so it is at most 1."""
 BY_HOST, HOST_SECONDS = "host", 0.5e-6
-"""BY_HOST: the entry `launches` of files whose kernels the host launched, not a CUDA graph.
-HOST_SECONDS: first guess of the further seconds that a kernel takes if the host launches it. These
-seconds are fitted if the measurements are of both kinds, and are no constant of the device."""
+"""BY_HOST: value of the entry `launches` of a file of measured times whose kernels were launched by
+the host, not by a CUDA graph. HOST_SECONDS: first guess of the seconds that a kernel takes longer
+if the host launches it. The fit determines these seconds too, but they are no constant of the
+device."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the residuals in the least-squares fit. STEP:
 relative step of its numerical derivatives."""

@@ -32,7 +32,8 @@ The arguments are a problem, the name of a GPU and the GPU's number of SMs.
 """
 
 Figures = Callable[[Gemm, str, int], GpuFigures | None]
-"""Type: a function that returns the public figures of a GPU, None if none describe the problem.
+"""Type: a function that returns a GPU's clock rate, memory bandwidth and other numbers that need no
+calibration, or None if no numbers are known or no cost model uses them for the problem.
 
 The arguments are those of `Model`.
 """

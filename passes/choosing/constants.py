@@ -30,9 +30,10 @@ __all__ = [
 T = TypeVar("T")
 
 FOLDER = Path(__file__).with_name("devices")
-"""Folder with one JSON file of constants for each device that the library knows."""
+"""Folder with one JSON file for each device that the library knows: the cost model's constants."""
 VARIABLE = "COORDGRAPH_DEVICES"
-"""The environment variable that holds the folder of the user's files of constants."""
+"""The environment variable with the folder of the user's own files of constants of the cost
+model."""
 TIMES = ".times.json"
 """Suffix of the name of the file that holds the measured times of a calibration, in the same folder
 as the device's file of constants."""
@@ -230,7 +231,8 @@ class Constants:
 
 
 KNOWN = ("clock", "shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
-"""Names of constants that are not fitted: they come from a data sheet or a measurement."""
+"""Names of constants of the cost model that are not fitted: they come from a data sheet or a
+measurement."""
 DETAILS = {
     "step_seconds": 20e-9,
     "twins": 1.03,

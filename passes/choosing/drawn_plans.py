@@ -38,18 +38,18 @@ RANGES = (
 """Ranges from which problem sizes are drawn: the default range; problems with few rows (m at most
 128); problems with few output tiles, and with large or medium k; and problems with few columns."""
 KEPT = 600
-"""Number of candidates, those with the shortest predicted times, from which the plans of a size are
-drawn."""
+"""Number of candidates, those with the shortest predicted times, from which the plans to measure on
+a problem size are selected."""
 LIKELY, SAME_TILE = 5, 2
-"""LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
-SAME_TILE: largest number of these with equal tile and cluster."""
+"""LIKELY: number of plans that are selected for measurement on a problem size because they are
+predicted to be the fastest. SAME_TILE: largest number of such plans with equal tile and cluster."""
 FAMILIES = 1.3
-"""The best plan of a family of schedules is drawn if its predicted time is at most FAMILIES times
-the shortest predicted time of any plan."""
+"""The best plan of each family of schedules is selected for measurement if its predicted time is at
+most FAMILIES times the shortest predicted time of any plan for the problem size."""
 LARGE, EXPLORED = 4, 3
-"""LARGE: largest number of plans with clusters of more than two CTAs that are drawn for a size;
-each has a predicted time of at most FAMILIES times the shortest one. EXPLORED: number of plans of a
-size that are drawn at random."""
+"""LARGE: largest number of plans with clusters of more than two CTAs that are selected for
+measurement on a problem size because their predicted time is at most FAMILIES times the shortest
+one. EXPLORED: number of further plans that are selected at random."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ __all__ = [
 ]
 
 FOLDER = MEASURED_FOLDER / "mma_sync"
-"""Folder with one JSON file of public figures for each GPU. Files in the folder `mma_sync` of the
-user's folder replace the library's files of the same GPUs."""
+"""Folder with one JSON file for each GPU, with clock rate, bandwidths and memory sizes from public
+documents or measurements. Files in the folder `mma_sync` of the user's folder replace the library's
+files of the same GPUs."""
 L2_SHARE, L2_KEPT = 0.7, 0.7
 """L2_SHARE: assumed share of the L2 cache's rate that kernels reach. L2_KEPT: assumed share of the
 L2 cache's bytes that hold A and B."""

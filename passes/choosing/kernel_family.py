@@ -31,9 +31,10 @@ from passes.lowering import CONSUMERS
 __all__ = ["KernelFamily", "choose_family", "losses_of"]
 
 COUNT = 96
-"""The number of kernels of a family, unless the caller asks for another."""
+"""The number of kernels of a `KernelFamily` (few kernels for many problem sizes), unless the caller
+asks for another."""
 DRAWN = 1200
-"""The number of random sizes by which the kernels of a family are selected."""
+"""The number of random problem sizes for which the kernels of a `KernelFamily` are selected."""
 WORST = 4.0
 """Largest ratio of a kernel's predicted time to that of the best kernel for a size. Larger ratios,
 and the ratios of kernels that are no candidates for the size, are replaced by WORST, so that no

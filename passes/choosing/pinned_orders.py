@@ -28,13 +28,14 @@ __all__ = ["ROWS", "Prediction", "forget", "pinned_order", "predict"]
 ROWS = tuple(1 << power for power in range(14))
 """Values of m for which times are predicted: 1, 2, 4, … 8192."""
 ENOUGH = 0.97
-"""Orders with more segments are not tried once an order reaches this fraction of the default plan's
-predicted speed at every m. The default plan is the one that is chosen without a fixed order."""
+"""Fixed orders of additions with more segments of k are not tried once an order reaches this
+fraction of the default plan's predicted speed at every m. The default plan is the one that is
+chosen without a fixed order of additions."""
 SEGMENTS = tuple(schedule.splits for schedule in PINNED)
 """Numbers of segments of k that are tried, in addition to 1."""
 GAIN = 1.05
-"""An order with more segments is chosen only if its mean speed (see `Prediction.mean`) is more than
-GAIN times that of the order with fewer segments."""
+"""A fixed order of additions with more segments of k is chosen only if its mean speed (see
+`Prediction.mean`) is more than GAIN times that of the order with fewer segments."""
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,11 @@ class Scales:
 
 
 FITTED = Scales()
-"""The constants for the H200, near those that `benchmarks tuning --fit` finds for recorded sweeps.
+"""Standard deviations and correlation lengths of the cost model's errors on the H200, near those
+that `benchmarks tuning --fit` finds for recorded sweeps.
 
-The deviations are larger than the fitted values, because the cost model's errors are larger on
-problems to which it was not fitted.
+The standard deviations are larger than the fitted values, because the cost model's errors are
+larger on problems to which the model was not fitted.
 """
 
 

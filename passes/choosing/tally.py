@@ -46,7 +46,8 @@ __all__ = ["NEVER", "Definitions", "Doublings", "Tally", "tally"]
 NEVER = Integer(-(2**40))
 """Stands for minus infinity: the maximum of an empty set."""
 MOST_ACCUMULATORS = 2
-"""Largest number of tile shapes in a kernel that can be counted: macro tiles and small tiles."""
+"""Largest number of tile shapes (one accumulator each) of a kernel whose work can be counted: macro
+tiles and small tiles. A kernel with more raises `PassError`."""
 
 
 class Doublings(IntegerFunction):

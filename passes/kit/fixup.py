@@ -91,12 +91,12 @@ A_SLOT_A_TILE = ("turnstile", "atomic")
 SLOT, TURN = "partial.slot", "partial.turn"
 """Ids of dimensions.
 
-SLOT: the index of a slot of the workspace, which holds a partial sum. TURN: the index of a piece
-among the pieces of its tile, for reductions in which all pieces of a tile use one slot.
+SLOT: the index of a slot of the workspace, which holds a partial sum. TURN: the index of a partial
+sum among those of its tile, for reductions in which all partial sums of a tile use one slot.
 """
 LEVEL = "fixup.level"
 """Id of the loop over the levels of a `tree` reduction. The loop's index is the distance between
-the two pieces of a pair."""
+the two partial sums that are added: 1, 2, 4 and so on, counted in partial sums of the tile."""
 
 
 def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str) -> None:

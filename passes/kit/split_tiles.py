@@ -21,7 +21,8 @@ __all__ = ["SplitTiles"]
 PIECE, ACCUMULATE = "piece", "for_k"
 """Ids of dimensions.
 
-PIECE: numbers the pieces of a tile. ACCUMULATE: the loop over the k tiles of a piece.
+PIECE: numbers the pieces (parts along k) into which a tile is split, one for each workgroup.
+ACCUMULATE: the loop over the k tiles of a piece.
 """
 
 

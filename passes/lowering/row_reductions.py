@@ -39,7 +39,8 @@ from passes.lowering.control import at, unrolled
 __all__ = ["RowLayout", "RowReductions", "exchange_bytes"]
 
 KIND, KIND_BYTES = "f32", 4
-"""The element type of the results that warps exchange, and its number of bytes."""
+"""The element type of the partial results of row reductions that warps exchange through shared
+memory, and the number of bytes of an element."""
 ALIGNMENT = 128
 """The largest alignment of an allocation in shared memory that holds no tiles, in bytes."""
 

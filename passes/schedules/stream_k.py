@@ -30,8 +30,9 @@ __all__ = ["StreamK", "least_segment_refusal"]
 
 
 Shares = Literal["equal", "balanced"]
-"""Type of the option `shares` of `StreamK`: whether the lengths of shares are rounded up, or differ
-by at most one."""
+"""Type of the option `shares` of `StreamK`: how many iterations each workgroup gets. `equal`: the
+mean rounded up, so that the last workgroups may get fewer; `balanced`: the numbers differ by at
+most 1."""
 KOrder = Literal["contiguous", "interleaved"]
 """Type of the option `k_order` of `StreamK`: whether a workgroup that computes a part of an output
 tile has consecutive k tiles, or k tiles that alternate with those of other workgroups."""

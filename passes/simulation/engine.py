@@ -94,8 +94,8 @@ class Engine:
         self.borders: list[int] = borders.tolist()
         self.tiles = TakenTiles(steps) if dynamic else None
         self.ends = self.borders[1:] if self.tiles is None else self.tiles.first_ends
-        """For each workgroup, the end of the steps that it executes before it takes another output
-        tile or ends."""
+        """For each workgroup: the index after the last step that the workgroup executes before it
+        takes another output tile or ends."""
         self.times = Times(steps)
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.sharing.now = setup.launch

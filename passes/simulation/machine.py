@@ -161,7 +161,8 @@ class Machine:
 
 
 FOLDER = Path(__file__).with_name("machines")
-"""Folder with one JSON file of fitted constants for each measured device."""
+"""Folder with one JSON file for each measured device: the constants of the simulation that were
+fitted to measured times."""
 OF_MACHINE = ("start_seconds", "division_seconds", "power_sharpness")
 """Names of the fitted constants of a machine that the cost model does not have."""
 

@@ -18,15 +18,17 @@ from passes.simulation.main_loops import MainLoops
 __all__ = ["Cache", "Found", "Pieces", "Traffic"]
 
 MOST_READS = 256
-"""Number of reads of a panel that the model of the L2 cache remembers; it forgets older reads."""
+"""Number of reads that the model of the L2 cache remembers for each panel (the part of A that a row
+of output tiles reads, or the part of B that a column reads); the model forgets older reads."""
 MOST_TILES = 1 << 32
 """A number larger than the number of k tiles of any launch, so that panel * MOST_TILES + k tile
-identifies a k tile of a panel."""
+identifies a k tile of a panel (the part of A or B that a row or column of output tiles reads)."""
 NEVER = (-inf, 0)
 """The last two numbers of a `Read` (bytes read from DRAM before it, and slot) if there is none."""
 Read = tuple[int, int, float, int]
-"""Type of a recorded read of a panel: the first k tile, the k tile after the last, the bytes that
-had been read from DRAM when the first k tile was read, and the slot (SM) of the workgroup."""
+"""Type of a recorded read of k tiles of A or B: the first k tile, the k tile after the last, the
+bytes that had been read from DRAM when the first k tile was read, and the slot (SM) of the
+workgroup that read."""
 Found = tuple[float, bool]
 """Type of the result of a request: the number of k tiles that must be read from DRAM (a fraction if
 it is the mean of several panels), and whether a workgroup on a neighbouring SM requests the same k

@@ -36,11 +36,14 @@ class RangeCache:
         self.base, self.capacity, self.near = base, capacity, near
         self.panels: list[int] = ranges.panels.tolist()
         self.volumes = [-inf] * len(self.panels)
-        """For each range, the bytes that had been read from DRAM when it was read last."""
+        """For each range of k tiles of A or B that main loops read: how many bytes the launch had
+        read from DRAM when a workgroup last read the range."""
         self.slots = [0] * len(self.panels)
-        """For each range, the slot (SM) of the workgroup that read it last."""
+        """For each range of k tiles of A or B: the slot (SM) of the workgroup that read the range
+        last."""
         self.latest = [0] * (max(self.panels) + 1)
-        """For each panel, the range that was read last."""
+        """For each panel (the part of A or B that a row or column of output tiles reads): the
+        number of the range of k tiles that was read last."""
 
     def request(self, loop: int, slot: int, volume: float, pace: float) -> int:
         """Request the k tiles of a main loop, and remember that they were read.

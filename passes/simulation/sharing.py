@@ -20,14 +20,16 @@ __all__ = ["Paces", "Sharing"]
 
 
 NO_SHAPE = -1
-"""The number of the tile shape of a main loop, if there is no such main loop."""
+"""Stands for the number of a main loop's tile shape if there is no such main loop."""
 MOST_PACES = 10_000
-"""Largest number of sets of running main loops whose paces are kept."""
+"""Largest number of sets of running main loops whose paces (seconds per iteration) are cached; the
+paces of further sets are computed each time."""
 
 Loop = tuple[float, int, int, float, float, int]
-"""Type of a running main loop: its tile shape's clock at its end, workgroup, step, bytes requested
-from the L2 cache per k tile, bytes read from DRAM per k tile, and its part of `Sharing._key`. Main
-loops that end at the same time do so in the order of their workgroups."""
+"""Type of a running main loop: the value of its tile shape's iteration counter (`Sharing._clocks`)
+at which the main loop ends, workgroup, step, bytes requested from the L2 cache per k tile, bytes
+read from DRAM per k tile, and its part of `Sharing._key`. Main loops that end at the same time do
+so in the order of their workgroups."""
 
 
 class Paces:
@@ -113,7 +115,8 @@ class Sharing:
         self.known = Paces(machine, works, ctas)
         self.now = self.volume = self.pace = 0.0
         self._clocks = [0.0] * len(works)
-        """For each tile shape, the number of iterations that have passed."""
+        """For each tile shape: the number of iterations that a main loop would have executed if it
+        had run since the launch began. All main loops of one shape advance at the same pace."""
         self._paces = tuple(work.crowded for work in works)
         """For each tile shape, the seconds per iteration; valid if not `_stale`, that is, if no
         main loop has begun or ended since `settle` was called."""

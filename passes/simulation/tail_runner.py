@@ -19,8 +19,9 @@ UNKNOWN = -1.0
 """Stands for the time at which a partial sum is sent, as long as that time is not known."""
 
 Rest = tuple[int, int, float]
-"""Type of a tail, or of the rest of a tail that has waited: the number of the main loop before it;
-the index of its first step, NONE for all steps of a plain tail; and when this step begins."""
+"""Type of a tail (the steps after a main loop, up to the next one), or of the steps of a tail that
+remain after a wait: the number of the main loop before the tail; the index of the first step, or
+NONE for all steps of a plain tail (see `Tails`); and the time at which this step begins."""
 
 
 class TailRunner:
@@ -55,7 +56,8 @@ class TailRunner:
         self.sends: list[int] = tails.sends.tolist()
         self.sent = [*[UNKNOWN] * tails.nothing, 0.0, UNKNOWN]
         """For each partial sum, the time at which it is sent. The last two entries are for tails
-        that receive none, and for those that send none."""
+        (the steps after a main loop) that receive no partial sum, and for tails that send no
+        partial sum."""
         self.waiting: dict[int, list[Rest]] = {}
         self.step_of = _integers(tables.loops.steps)
         self.stops = _integers(tails.stops)

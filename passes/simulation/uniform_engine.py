@@ -73,9 +73,10 @@ class UniformEngine:
         self.workgroup: list[int] = (np.cumsum(last) - last).tolist()
         """For each main loop, its workgroup."""
         self.slot = [*range(min(self.slots, len(firsts)))]
-        """For each workgroup that has started, its slot."""
+        """For each workgroup that has started, the slot (SM) on which the workgroup runs."""
         self.previous = [NONE] * len(self.slot)
-        """For each workgroup that has started, the one that ran on its slot before."""
+        """For each workgroup that has started: the workgroup that ran on the same slot (SM) before,
+        or NONE."""
         begin = setup.launch + (setup.first + work.first)
         self.timers = [(begin, 2 * loop) for loop in self.firsts[: len(self.slot)]]
         """Events in the future, sorted: the time; and 2 * loop if a main loop begins, or

@@ -26,7 +26,8 @@ launch that the tables describe. The number of an outcome, up to `9 * kind + 8`,
 LEAST_LOOPS = 100
 """Launches of fewer main loops are simulated by `Engine`, which takes less time than the tables."""
 MOST_NUMBERS = 10_000_000
-"""Largest number of partial sums whose times are kept in a table."""
+"""Largest number of partial sums of a launch whose times are kept in a table; `Engine`, without
+tables, simulates launches with more."""
 BEGIN, REPLACE = 2, 1
 """What follows on a slot after a tail: the next main loop of the workgroup begins, or the workgroup
 has ended and another one replaces it."""

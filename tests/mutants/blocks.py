@@ -27,7 +27,8 @@ __all__ = ["Record", "block_at", "blocks", "instrumented", "read"]
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("coordgraph", "passes", "codegen")
 MOST = 60_000
-"""Largest number of blocks that can be recorded."""
+"""Largest number of blocks (bodies of functions, loops and branches) in the library whose execution
+tests can record; a further block raises IndexError when it is executed."""
 
 Block = tuple[str, int]
 """Type of a block: path and first line; line 0 stands for the module level and class bodies."""
@@ -50,7 +51,7 @@ def blocks(tree: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
 
 
 def block_at(source: bytes, line: int) -> int:
-    """The first line of the innermost block that contains `line`; 0 outside functions."""
+    """First line of the innermost block of Python statements with `line`; 0 outside functions."""
     found = 0
     for block in blocks(ast.parse(source)):
         if block[0].lineno <= line <= (block[-1].end_lineno or 0):
@@ -87,13 +88,12 @@ class Record:
         self._hits = dict[str, tuple[dict[Block, int], bytes]]()
 
     def add(self, name: str, seconds: float, table: dict[Block, int], hit: bytes) -> None:
-        """Add a test; byte `table[block]` of the decompressed `hit` is 1 if the test ran `block`.
-        """
+        """Add a test; byte `table[block]` of the decompressed `hit` is 1 if the test ran `block`."""
         self.seconds[name] = seconds
         self._hits[name] = table, hit
 
     def executing(self, path: str, line: int) -> list[str]:
-        """The tests that executed the block of a line.
+        """The tests that executed the block of Python statements whose first line is `line`.
 
         If no test executed the block in its own process (a subprocess may have), the tests that
         executed another block of the file.
@@ -120,7 +120,7 @@ class Record:
 
 
 def read(files: Iterable[Path]) -> Record:
-    """Read the records that all test processes have written so far."""
+    """Read which statement blocks each test executed, from the files of all test processes."""
     record = Record()
     for file in files:
         table, count = dict[Block, int](), 0

@@ -49,7 +49,7 @@ EPOCH = 18
 THREADS = 19
 """Index of the word that holds the number of threads, each of which has a slot."""
 LIMITS = 20
-"""Index of the word that holds the address of the limits of tensors: for each tensor, the first
+"""Index of the word that holds the address of an array of index bounds: for each tensor, the first
 valid index and one past the last."""
 FAULT = 24
 """Index of the word that holds the kind of the first error (`Fault`). The words after it describe

@@ -96,8 +96,8 @@ class OperandBoxes:
         bytes_of = {name: room * division.kind.bytes for name, room in rooms.items()}
         larger, smaller = sorted(bytes_of, key=lambda name: bytes_of[name], reverse=True)
         self.width, self.run = self._boxes(bytes_of[larger], large[0] if large else None)
-        """width: number of columns of a box. run: number of boxes of a warpgroup in one step of the
-        ring; 0 if no box fits in a stage."""
+        """width: number of columns of a TMA box of an epilogue operand. run: number of such boxes
+        of a warpgroup in one step of the ring of stages; 0 if no box fits in a stage."""
         if not self.run:
             self.tensors = ()
             return

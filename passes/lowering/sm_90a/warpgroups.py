@@ -151,8 +151,8 @@ class ClusterSum(Pieces):
     """
 
     NUMBER, PHASE = "sum.number", "sum.phase"
-    """NUMBER: the coordinate that numbers the sums that a workgroup takes part in, from 0. PHASE:
-    the coordinate of the phase parity (0 or 1) of the mbarriers STORED and READ."""
+    """NUMBER: the coordinate that numbers, from 0, the sums over the cluster that a workgroup takes
+    part in. PHASE: the coordinate of the phase parity (0 or 1) of the mbarriers STORED and READ."""
     SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
     """Names of dimensions. SUMS: the shared memory to which the cluster's other workgroups store
     their partial sums. STORED, READ: the mbarriers that complete when all partial sums are stored,

@@ -57,7 +57,7 @@ ODD = (
     boxed((64, 88, 128), (1, 1, 2)),
     boxed((256, 72, 64), (2, 1, 1), consumers="pingpong"),
 )
-"""More widths that are odd multiples of 8."""
+"""Further configurations, in which an extent of a CTA's part of D is an odd multiple of 8."""
 every_configuration = pytest.mark.parametrize(
     "configuration", chosen(CONFIGURATIONS, (*CONFIGURATIONS, *ODD)), ids=str
 )
@@ -194,7 +194,7 @@ def drains(this: Lowered) -> bool:
 
 @every_configuration
 def test_slots_go_round_without_a_break_between_tiles(configuration: Configuration):
-    """Slots are reused in order, also from tile to tile.
+    """Staging slots of D in shared memory are reused in order, also from tile to tile.
 
     A box never overwrites one of the `slots - 1` boxes before it, which TMA may still read.
     """
@@ -292,8 +292,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
 def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     configuration: Configuration,
 ):
-    """A slot is filled after TMA has read its last box, and stored after all threads have filled
-    it.
+    """A staging slot of D is filled after TMA has read its last box, and stored once it is full.
 
     Order: the storing thread waits, a barrier, the fill, a fence, a barrier.
     """

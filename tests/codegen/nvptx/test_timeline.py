@@ -30,7 +30,8 @@ HOPPER: tuple[Case, ...] = (
     (StreamK(reduction="atomic"), (128, 256, 64), LowerToHopper()),
 )
 ALONE = [(case,) for case in HOPPER]
-"""The cases as the values of one parameter each."""
+"""Each case of `HOPPER` in a 1-tuple: `chosen` would pass the items of a case as separate
+arguments."""
 
 
 def graph_of(schedule: Pass, tile: tuple[int, int, int]) -> KernelGraph:

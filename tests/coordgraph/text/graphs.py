@@ -36,4 +36,5 @@ def lowered() -> KernelGraph:
 
 
 MAKERS = (*(partial(scheduled, g, p) for g in PROBLEMS for p in PIPELINES), lowered)
-"""Functions that return the graphs, so that no graph is built while tests are collected."""
+"""Functions that each return one of the graphs whose text forms are tested, so that no graph is
+built while tests are collected."""
