@@ -65,7 +65,7 @@ def test_checks_and_text(schedule: Any, parts: str):
 
 
 def test_check_finds_parts_of_the_other_order():
-    """The check `cover` refutes a graph in which the parts of B are in the wrong order."""
+    """`cover` refutes a graph that reads a B of two stacked parts as if they were interleaved."""
     graph = DataParallel()(cg.Gemm("f32", epilogue=swiglu).graph(tile=(16, 32, 16)))
     text = graph.text()
     wrong = text.replace("edge Tile B.1 -> part, B.column", "edge Tile B.1 -> B.column, part")

@@ -37,7 +37,7 @@ SCHEDULES = (
 def test_every_schedule_and_layout(
     size: tuple[int, int, int], parts: str, turned: bool, schedule: Any, target: str
 ):
-    """Both results are stored in halves of rows with gaps; nothing else is written."""
+    """D and the output `right` are halves of the rows of one array; gaps between rows stay NaN."""
     m, pairs, k = size
     gemm = cg.Gemm("f32", epilogue=rotary, parts=parts, transpose_b=turned, **LAYOUT)
     kernel = codegen.compile(schedule(gemm.graph(tile=(16, 32, 16))), target)

@@ -125,7 +125,7 @@ def test_a_call_like_one_before(name: str):
 
 
 def test_the_walk_sees_functions():
-    """The walk really records the functions of a call, which the other tests of this file limit."""
+    """`walking` records the functions that a call enters; other tests limit their number."""
     with walking() as walk:
         build.forget()
         HostKernel.__name__  # noqa: B018

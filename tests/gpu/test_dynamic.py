@@ -38,7 +38,7 @@ def test_results(spec: Spec):
 
 @every_kernel
 def test_launches_without_a_pause_give_the_same_bits(spec: Spec):
-    """The next launch finds the counter at 0, although the host never waits between launches."""
+    """Each launch finds the ticket counter at 0, although the host never waits between launches."""
     problem = Problem.make(spec, SHAPE)
     first = problem.run()
     problem.check(first)
@@ -64,7 +64,7 @@ def test_replays_of_a_captured_graph(spec: Spec):
 
 @every_kernel
 def test_two_streams_have_counters_of_their_own(spec: Spec):
-    """Kernels that share the SMs run workgroups late and at different speeds."""
+    """Launches on two streams, which share the SMs, do not take tickets from each other."""
     problem = Problem.make(spec, SHAPE)
     right = problem.run()
     streams, found = [torch.cuda.Stream() for _ in range(2)], list[Any]()

@@ -69,7 +69,8 @@ def test_the_cache_evicts_what_was_not_asked_for_longest(
 def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
     """Every tile order computes each iteration once.
 
-    An unlimited cache reads each block once; without a cache every request is read from memory.
+    An unlimited cache reads each block of A and B once; without a cache every request is read from
+    memory.
     """
     m, n, k = size
     asked = requests(pipeline, TILE, size, SLOTS)
@@ -131,7 +132,7 @@ def test_who_is_free_takes_the_next_workgroup():
 
 
 def test_bands_read_fewer_rows_and_columns():
-    """Bands need fewer tile rows and tile columns at a time, so fewer blocks are read.
+    """Bands need fewer tile rows and columns at a time, so fewer blocks of A and B are read.
 
     In a grid of 10 x 12 tiles, 16 consecutive tiles lie in 2 rows and 12 columns in row-major
     order, but in 4 rows and 4 columns in bands of 4. The cache is large enough for the blocks that

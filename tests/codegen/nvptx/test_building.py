@@ -211,7 +211,10 @@ def test_refusals_come_at_compile_time():
 
 @pytest.mark.slow
 def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
-    """A kernel from the disk cache is launched with the cluster size and overlap of its code."""
+    """A kernel from the disk cache is launched with the cluster size and overlap of its code.
+
+    Overlap is programmatic dependent launch: a kernel may start before the previous one ends.
+    """
     for _ in range(2):
         made = kernel(StreamK(owner="last"), lowering=LowerToHopper(cluster_m=2))
         assert made.resident == CLUSTERS

@@ -81,11 +81,10 @@ def cases() -> Iterator[tuple[str, str]]:
     cover(0, [(*case, name) for case in cases() for name in LOWERINGS]),
 )
 def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, groups: str):
-    """Every box of D is stored once, after its slot is free: by TMA if it lies in its group, else
-    row by row.
+    """Every box of D is stored once: by TMA if the box lies in its group, else row by row.
 
-    The simulated GPU refuses boxes that reach into the next group and slots that are filled too
-    early.
+    The simulated GPU refuses boxes that reach into the next group, and staging slots of D that are
+    filled too early.
     """
     graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
     rows, columns, depth = macro_tile(graph.coordinates)

@@ -228,8 +228,9 @@ def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
 @quick_cases(3)
 @pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *ADDED], ids=str)
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
-    """Runs of partial sums fit in the stages of one operand and begin at addresses that TMA
-    accepts.
+    """Each bulk copy of partial sums fits in a stage of one operand.
+
+    Its address is a multiple of 16 bytes.
     """
     this = lowered(configuration)
     coordinates = this.graph.coordinates

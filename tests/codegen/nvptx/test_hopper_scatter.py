@@ -347,10 +347,10 @@ def test_those_who_take_turns_are_refused():
     [("peers", True, 0), ("scatter", False, 1), ("scatter", True, 2)],
 )
 def test_accumulators_are_zeroed_only_if_ptxas_needs_it(reduction: Any, grouped: bool, zeroed: int):
-    """A share is zeroed before partial sums are added to it.
+    """In a reduce-scatter, a share's accumulator is zeroed before partial sums are added to it.
 
-    A tile's accumulator is not zeroed, since its first wgmma overwrites it, unless shares of groups
-    follow.
+    A tile's accumulator is not zeroed, since its first wgmma overwrites it. Only in the
+    reduce-scatter of a grouped product it is zeroed, because ptxas would else serialise wgmma.
     """
     gemm = Gemm("bf16", transpose_b=True, grouped=grouped)
     graph = StreamK(reduction=reduction)(gemm.graph((128, 128, 64)))

@@ -34,7 +34,7 @@ CONSUMERS = ("cooperative", "pingpong")
 def test_every_tile_is_computed_once(
     consumers: str, cluster: tuple[int, int], problem: str, seed: int
 ):
-    """In every order of tickets, each tile is stored once, and the counter is 0 at the end."""
+    """In every order of tickets, each tile is stored once, and the ticket counter ends at 0."""
     machine = play(lowered(DYNAMIC, cluster, consumers), PROBLEMS[problem], seed)
     assert machine.ticket == 0
 
@@ -63,7 +63,7 @@ def test_one_producer_takes_a_ticket_for_each_tile(cluster: tuple[int, int]):
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])
 def test_no_lane_waits_alone(cluster: tuple[int, int]):
-    """All lanes of a warp wait for a word of the ring.
+    """All lanes of a warp wait for the next ticket in shared memory.
 
     After a wait of one lane, ptxas computes the coordinates of boxes lane by lane, and the producer
     needs twice as many instructions for a box.

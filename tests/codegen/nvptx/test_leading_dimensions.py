@@ -320,7 +320,7 @@ def test_stores_stay_inside_rows(columns: int, vector: int, architecture: str):
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(("rows", "vector"), [(304, 8), (300, 2)])
 def test_stores_stay_inside_columns(fake: FakeDriver, rows: int, vector: int):
-    """A column-major D has the same limits along its columns."""
+    """TMA stores a column-major D only if columns of D are multiples of 16 bytes."""
     a, b = strided(rows, 128, A_AT, 136), strided(128, 704, B_AT, 704)
     d = matrix(rows, 704, D_AT, strides=(1, 312))
     codegen.matmul(a, b, out=d)

@@ -82,7 +82,7 @@ def test_no_schedule_is_refuted(
 )
 @pytest.mark.parametrize("lower", [LowerToHopper(), LowerToTensorCores()], ids=str)
 def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pass):
-    """The check evaluates a select whose condition has the same value for all threads.
+    """The check `memory order` evaluates a select whose condition is equal for all threads.
 
     NumPy gives that value as an array without axes, not as an array by thread.
     """
@@ -93,7 +93,7 @@ def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", [(128, 88, 64), (256, 176, 64), (40, 128, 64)])
 def test_threads_that_a_guard_excludes_access_nothing(tile: tuple[int, int, int]):
-    """The check holds if 16-byte chunks cannot be divided evenly among the threads."""
+    """`memory order` is not refuted if chunks of 16 bytes do not divide evenly among threads."""
     for axis in ("k", "m"):
         gemm = Gemm("bf16", grouped=True, group_axis=axis, transpose_a=axis == "k")
         graph = LowerToHopper()(DataParallel(persistent=True)(gemm.graph(tile)))

@@ -231,7 +231,7 @@ HOPPER = (
     ids=str,
 )
 def test_memory_order_refutes_a_missing_barrier(case: Case, number: int):
-    """The first barrier is before the results of other warps are read, the second after it.
+    """Warps read each other's results between two barriers; without one, the check is refuted.
 
     The second is needed if a warpgroup can be a tile ahead: k is small, and threads store D.
     """
@@ -300,7 +300,7 @@ def test_a_cluster_that_divides_rows_is_refused_in_words():
 @quick_cases(1)
 @pytest.mark.parametrize("case", HOPPER, ids=str)
 def test_kernels_play_to_their_end(case: Case):
-    """On the simulated machine, the barriers of the exchange let every warpgroup pass."""
+    """On the simulated GPU, no warpgroup hangs at a barrier around the exchange of row results."""
     graph = compiled(rms, case).lowered
     for seed in range(3):
         sizes = {"m": 2 * case.tile[0], "n": 512, "k": 256, "workgroups": 2}

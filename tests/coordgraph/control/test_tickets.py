@@ -73,7 +73,7 @@ def test_a_loop_that_loses_indices_is_refused(edits: tuple[tuple[str, str], ...]
 
 
 def test_a_loop_whose_work_depends_on_the_workgroup_is_not_proved():
-    """`cover` traces one order of tickets; for such a loop this proves nothing of other orders."""
+    """`cover` traces one order of tickets only, so no loop that reads `workgroup` is proved."""
     graph = edited(
         (
             "        InitAccumulator\n",

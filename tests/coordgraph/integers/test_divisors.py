@@ -53,7 +53,7 @@ def test_it_divides_every_value(expr: Any, expected: int):
     ids=str,
 )
 def test_known_multiples(expr: Any, known: Any, expected: int):
-    """If `known` is a multiple of 8, `expr` is a multiple of `expected`."""
+    """If `known` is a multiple of 8, `expr` is proved to be a multiple of `expected`."""
     found = divisor_of(expr, 8, [known])
     assert found == expected
     for x, y in product(range(48), range(5)):

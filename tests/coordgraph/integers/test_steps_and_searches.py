@@ -52,7 +52,7 @@ def test_entries_rise_by_the_least_step():
 
 
 def test_entries_before_the_first_are_none():
-    """`t[1 - g]` is not proved to be at least the step: if g is 1, the entry is `t[0]`, 0."""
+    """`t[1 - g] >= STEP` is not proved: STEP is the least difference of entries, and t[0] is 0."""
     assert not KNOWN.with_index(G, 2).prove_nonnegative(load(T, 1 - G) - STEP)
 
 
