@@ -134,7 +134,7 @@ class _Watch:
         self.dump(step.name, result)
 
     def dump(self, name: str, graph: KernelGraph) -> None:
-        """Unless `self.folder` is None, write a graph there as `<number of the file>-<name>.txt`."""
+        """Write a graph to `self.folder`, unless that is None, as `<number>-<name>.txt`."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def register() -> tuple[Any, ...]:
 
 
 def _on_host(call: Call) -> None:
-    """Run a call whose arrays are in host memory."""
+    """Multiply for an XLA call whose arrays are in host memory."""
     _multiply(call, _host_array)
 
 

@@ -47,6 +47,8 @@ class Workplace:
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(mkdtemp(prefix="mutants-"))
+        # Outside the copy, since tests of the docs list files of the current folder.
+        self.cache = Path(mkdtemp(prefix="mutants-cache-"))
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
             cwd=root, check=True, capture_output=True, text=True,
@@ -57,8 +59,9 @@ class Workplace:
                 shutil.copy(root / name, self.folder / name)
 
     def close(self) -> None:
-        """Delete the copy of the repository."""
+        """Delete the copy of the repository, and the cache of the tests that ran in it."""
         shutil.rmtree(self.folder)
+        shutil.rmtree(self.cache, ignore_errors=True)
 
     def attempt(
         self, mutation: Mutation, record: Record, *, seconds: float, slow_seconds: float, seed: str
@@ -122,10 +125,10 @@ class Workplace:
             **os.environ,
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "COORDGRAPH_CACHE": str(self.folder / "cache"),
+            "COORDGRAPH_CACHE": str(self.cache),
             "HYPOTHESIS_PROFILE": "ci",
         }
-        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+        shutil.rmtree(self.cache, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
         try:
             done = subprocess.run(
@@ -146,7 +149,7 @@ class Workplace:
 
 
 def covering_tests(mutation: Mutation, source: bytes, record: Record, seconds: float) -> list[str]:
-    """Tests that execute the mutated block, up to a total of `seconds`.
+    """Tests that execute the mutated block of Python statements, up to a total of `seconds`.
 
     Test files are sorted by the likeness of their names to the mutated file's name. The cheapest
     tests of the first `NEAR_FILES` files come first, one of each file in turn; the tests of the

@@ -137,7 +137,7 @@ def only_wave_zero(op: Operation) -> Operation | Body:
 
 
 def next_slot(op: Operation) -> Operation:
-    """A fault: partial sums are sent to the slot of another tile."""
+    """A fault: partial sums are sent to the workspace slot of another tile."""
     sends = any(isinstance(inner, SendPartial) for inner in getattr(op, "body", ()))
     if isinstance(op, SetCoordinate) and op.dim == kit.SLOT and sends:
         return replace(op, value=op.value + 1)

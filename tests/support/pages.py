@@ -51,7 +51,7 @@ class Block:
 
     @property
     def hidden(self) -> bool:
-        """Whether the block is inside an HTML comment: it is run, but readers do not see it."""
+        """Whether this code block is inside an HTML comment: it is run, but not shown to readers."""
         return self.mark == "hidden"
 
     @property
@@ -109,7 +109,7 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
 
 
 def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:
-    """Names that a shown block reads and that only hidden blocks before that block have bound."""
+    """Python names that visible code blocks read, but only hidden blocks before them have bound."""
     hidden, shown, found = set[str](), set[str](), list[str]()
     for block in blocks:
         if block.language != "python":
@@ -165,7 +165,7 @@ class Page:
         self.differences: list[Difference] = []
 
     def run(self) -> None:
-        """Run every block, then unregister the passes, edges and checks that the page defined."""
+        """Run all code blocks, then unregister passes, edges and checks that the page defined."""
         module = types.ModuleType("documentation_page")
         saved = [dict(registry) for registry in REGISTRIES]
         sys.modules[module.__name__] = module
@@ -252,7 +252,7 @@ class Page:
 
 
 def _importable(source: str) -> bool:
-    """Whether every package that a block imports is installed."""
+    """Whether every package that the Python code `source` imports is installed."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -60,7 +60,10 @@ class FlagWalker(GuardedWalker):
         self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
     def emit_TakeTicket(self, node: Node, op: TakeTicket) -> None:
-        """Emit an atomic increment of a counter, which becomes 0 after the last ticket."""
+        """Emit an atomic increment of a counter; the old value, a ticket, selects the next index.
+
+        The counter becomes 0 after the last ticket.
+        """
         address, _ = self._address(node, op.counter)
         last = self.last_ticket(node, op.count)
         ticket = self.builder.atomic_rmw("uinc_wrap", address, last, "monotonic")

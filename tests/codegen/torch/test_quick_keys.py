@@ -28,7 +28,7 @@ def reducing(acc: Any, scale: Any, bias: Any) -> Any:
 
 
 def key(torch: Any, **changes: Any) -> Any:
-    """The quick key of a call, with changed arguments."""
+    """The cache key that `quick_key` makes for a call of `matmul` with changed arguments."""
     zeros = torch.zeros
     given = {"a": zeros(4, 8), "b": zeros(8, 6), "c": None, "out": None, "bias": zeros(6)}
     given |= {"scale": 2.0, "alpha": 1.0, "beta": 0.0, "rows": None, "offsets": None, "tune": False}

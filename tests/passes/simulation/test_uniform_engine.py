@@ -54,7 +54,10 @@ def both(
     kernel: Kernel | None = None,
     tables: dict[str, list[int]] | None = None,
 ) -> tuple[Simulation, Simulation, bool]:
-    """(a launch's simulation, the one by `Engine`, whether `UniformEngine` made the former)."""
+    """Simulate a launch by `UniformEngine` if it can, else `Engine`; and again by `Engine`.
+
+    Returns (the first simulation, the second one, whether `UniformEngine` made the first).
+    """
     launch = Launch.of(graph, problem, machine, tables, kernel or Kernel())
     ran: list[bool] = []
     run = UniformEngine.run
