@@ -251,7 +251,7 @@ def columns(rows: Sequence[dict[str, Any]], name: str, form: str) -> str:
 
 
 def show_counts(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print tables of all counts of one macro tile."""
+    """Print a table for each counted quantity (utilisation, fix-ups, …), for one macro tile."""
     for index, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
         console.print(f"{chr(ord('a') + index)}: {schedule}", highlight=False, markup=False)
     figures = (("utilisation", ".3f"), ("fix_ups", "d"), ("workspace_bytes", "d"))

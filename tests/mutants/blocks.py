@@ -88,7 +88,7 @@ class Record:
         self._hits = dict[str, tuple[dict[Block, int], bytes]]()
 
     def add(self, name: str, seconds: float, table: dict[Block, int], hit: bytes) -> None:
-        """Add a test; byte `table[block]` of the decompressed `hit` is 1 if the test ran `block`."""
+        """Add a test; it ran a block if byte `table[block]` of the decompressed `hit` is 1."""
         self.seconds[name] = seconds
         self._hits[name] = table, hit
 

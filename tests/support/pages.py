@@ -51,7 +51,10 @@ class Block:
 
     @property
     def hidden(self) -> bool:
-        """Whether this code block is inside an HTML comment: it is run, but not shown to readers."""
+        """Whether this code block is inside an HTML comment: it is run, but readers do not see it.
+
+        `mark` is then `hidden`.
+        """
         return self.mark == "hidden"
 
     @property
