@@ -94,7 +94,7 @@ class Deadlock(EvaluationError):
 
 
 class PassError(CoordGraphError):
-    """A pass cannot be applied to a graph, or it made a graph that fails its checks."""
+    """A pass cannot be applied to a graph, or has made a graph that a check refutes."""
 
     reproducer: str | None = None
     """Text with the graph before the failing pass and the command that repeats the failure.

@@ -163,7 +163,7 @@ class Check:
 
 @dataclass
 class _Difference:
-    """The difference between D and the reference, summed over all products."""
+    """Sums over all products: squares of D - reference and of the reference, and wrong elements."""
 
     dtype: str
     out_dtype: str

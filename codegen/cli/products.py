@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class Shape(NamedTuple):
-    """The extents of one product."""
+    """The extents m, n and k of one matrix product."""
 
     m: int
     n: int

@@ -111,7 +111,7 @@ class Buffer:
 
 
 class Call:
-    """A call of a handler, while XLA executes it.
+    """Reads the buffers and attributes of a call of an XLA FFI handler, while the call runs.
 
     Args:
         frame: the address of the call frame, which is valid until the handler returns.

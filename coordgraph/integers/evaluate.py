@@ -69,7 +69,7 @@ def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
 
 
 class Evaluation:
-    """Evaluates expressions for values of symbols; see `evaluate`."""
+    """Evaluates index expressions exactly, given the values of their symbols; see `evaluate`."""
 
     def __init__(self, values: Mapping[Any, Any]) -> None:
         self.values = values

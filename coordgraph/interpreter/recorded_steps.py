@@ -11,7 +11,7 @@ __all__ = ["COLUMNS", "StepKind", "Steps"]
 
 
 class StepKind(IntEnum):
-    """What a workgroup does in a step."""
+    """What a workgroup does in a step of a launch, such as multiply or send a partial sum."""
 
     MULTIPLY = 0
     """Sum consecutive k tiles of one output tile."""

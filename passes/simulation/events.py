@@ -18,7 +18,7 @@ NONE = -1
 
 
 class Activity(IntEnum):
-    """What a workgroup does during an event."""
+    """What a workgroup does during an event of a timeline, such as multiply or wait."""
 
     START = 0
     """Begin: set up, and load the first tiles."""

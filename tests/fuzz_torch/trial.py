@@ -21,7 +21,7 @@ __all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
 
 
 class Outcome(StrEnum):
-    """What a comparison of the two libraries found."""
+    """What a comparison of a call of `codegen.torch` with the same call of PyTorch found."""
 
     SAME = "the same result and gradients"
     BOTH_REFUSED = "both refuse"
@@ -44,7 +44,7 @@ ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
 
 
 class Result(NamedTuple):
-    """The outcome of one case, with details for the report."""
+    """The outcome of one compared call, with details for the fuzzer's report."""
 
     outcome: Outcome
     detail: str = ""

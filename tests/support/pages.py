@@ -65,7 +65,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A block whose text differs from what the code produces."""
+    """A fenced block of a page whose text differs from what the page's code produces."""
 
     block: Block
     actual: str

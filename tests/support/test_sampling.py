@@ -113,7 +113,7 @@ def test_slow_ones_are_not_made_where_none_is_collected(monkeypatch: pytest.Monk
 
 
 class Case:
-    """A collected test, as far as `mark_slow_cases` knows it."""
+    """A stand-in for a test that pytest collected: all that `mark_slow_cases` reads and marks."""
 
     def __init__(self, nodeid: str, *marks: pytest.MarkDecorator):
         self.nodeid, self.marks = nodeid, {mark.name: mark.mark for mark in marks}

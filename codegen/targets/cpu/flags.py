@@ -21,7 +21,7 @@ I32 = ir.IntType(32)
 
 
 class FlagWalker(GuardedWalker):
-    """Emits the operations on flags and counters of a kernel for the CPU."""
+    """Emits a CPU kernel's operations on flags of workspace slots, and on counters of tickets."""
 
     @abstractmethod
     def _address(self, node: Node, dim: str, width: int = 1) -> tuple[ir.Value, Any]:

@@ -2,7 +2,7 @@
 
 The accesses are compared in the order of the simulation. For every element, the shadow memory has
 the last write and the reads after it. A new access is compared only with these accesses, because
-earlier ones were ordered before these.
+earlier accesses are ordered before these.
 """
 
 from __future__ import annotations

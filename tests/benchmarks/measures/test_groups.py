@@ -39,7 +39,7 @@ def test_plans_are_for_hopper(text: str):
 
 
 class Made:
-    """A simulated problem whose contenders are Python functions; the right result is 7."""
+    """A simulated problem for Python functions: the only element of D is 7 in a right result."""
 
     shape = Shape("8x8x8", 8, 8, 8)
     sizes = (3, 5)

@@ -42,7 +42,7 @@ class Contender:
 
 
 class Problem:
-    """A simulated problem; the right result is 7."""
+    """A simulated problem: the only element of D is 7 in a right result."""
 
     shape, layout = Shape("tiny", 2, 4, 8), "nt"
 

@@ -1,4 +1,4 @@
-"""`UniformEngine`: its times are those of `Engine`."""
+"""`UniformEngine` computes the same times as `Engine`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ UNIFORM = (
     "split-k{splits=3,reduction=atomic}",
     "split-k{splits=4,reduction=scatter}",
 )
-"""Schedules whose main loops are of few kinds, and read equal or disjoint ranges of k."""
+"""Schedules that `UniformEngine` simulates: their main loops are of few kinds, and read equal or
+disjoint ranges of k."""
 GENERAL = (
     "data-parallel{persistent=true,scheduler=dynamic}",
     "heterogeneous-tiles",
