@@ -20,8 +20,8 @@ from benchmarks.problems.problem import Problem, Run
 __all__ = ["InvariantTriton"]
 
 TILE, GROUP, WARPS, STAGES = (128, 128, 64), 8, 8, 3
-"""The configuration: extents of a tile along m, n and k; rows of tiles that are visited together;
-warps of a program; stages of the software pipeline."""
+"""The only configuration of the batch-invariant Triton kernel: extents of a tile along m, n and k;
+rows of tiles that are visited together; warps of a program; stages of the software pipeline."""
 
 
 @triton.jit(do_not_specialize=["m"])

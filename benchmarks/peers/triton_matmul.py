@@ -68,8 +68,8 @@ NARROW = (
     (64, 256, 4, 4, 1),
     (32, 128, 4, 5, 4),
 )
-"""Configurations without m, for problems whose m is one tile: n, k, warps, stages, programs per
-SM."""
+"""Configurations of the Triton kernel for problems whose m fits in one tile, without the tile's m:
+the tile's n and k, warps, stages, programs per SM."""
 
 
 def configurations(m: int, n: int) -> Iterator[Config]:

@@ -24,7 +24,8 @@ MOST_TILES = 1 << 32
 """A number larger than the number of k tiles of any launch, so that panel * MOST_TILES + k tile
 identifies a k tile of a panel (the part of A or B that a row or column of output tiles reads)."""
 NEVER = (-inf, 0)
-"""The last two numbers of a `Read` (bytes read from DRAM before it, and slot) if there is none."""
+"""Stands for (bytes that had been read from DRAM at the last read of a range of k tiles, slot (SM)
+of that read) if the range was not read before."""
 Read = tuple[int, int, float, int]
 """Type of a recorded read of k tiles of A or B: the first k tile, the k tile after the last, the
 bytes that had been read from DRAM when the first k tile was read, and the slot (SM) of the
@@ -55,10 +56,11 @@ class Cache:
     def request(
         self, panel: int, first: int, stop: int, volume: float, pace: float, slot: int
     ) -> Found:
-        """Request k tiles of a panel, one after another, and remember that they were read.
+        """Request k tiles of A or B, one after another, and remember that they were read.
 
         Args:
-            panel: the number of the panel.
+            panel: the number of the panel: the part of A (B) that one row (column) of output tiles
+                reads.
             first, stop: the range of k tiles.
             volume: bytes that have been read from DRAM until now.
             pace: bytes that are read from DRAM during one iteration of all running workgroups.
@@ -106,7 +108,7 @@ class Cache:
         """Number of k tiles of a range that are not in the L2 cache (never read, or evicted).
 
         Args:
-            before: reads of the panel.
+            before: earlier reads of the same rows of A (or columns of B), the oldest first.
             count: only the oldest `count` of these reads are searched.
             first, stop: the range of k tiles.
             lag: bytes that had been read from DRAM when the request was at k tile 0, or would have
@@ -235,7 +237,9 @@ class Traffic:
     def _panels(
         self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
     ) -> Found:
-        """Request the same k tiles of `span` consecutive panels of A (or of B) from the L2 cache.
+        """Request the same k tiles for `span` adjacent rows (columns) of output tiles from L2.
+
+        A panel is the part of A (B) that one row (column) of output tiles reads.
 
         Returns:
             The mean number of k tiles of a panel that must be read from DRAM, and whether a

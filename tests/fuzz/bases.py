@@ -64,13 +64,14 @@ CPU_BASES = (
     Base("stream-k", GAPS),
     Base("data-parallel", (*BATCH, *GAPS, ("transposed_operands", ("C",)))),
 )
-"""Small graphs, which are cheap to run on the CPU."""
+"""Small graphs from which mutants are made; these graphs are cheap to run on the CPU."""
 GPU_BASES = (
     Base("data-parallel", HALF, GPU_TILE),
     Base("stream-k{workgroups=3}", HALF, GPU_TILE),
     Base("split-k{splits=2}", HALF, GPU_TILE),
 )
-"""Graphs with element types and tiles that the lowerings for GPUs accept."""
+"""Graphs from which mutants are made for GPUs: their element types and tiles are such that the
+lowerings for GPUs accept them."""
 BASES = (*CPU_BASES, *GPU_BASES)
 GPU_SHARE = 0.08
 """Fraction of the mutants that are made from `GPU_BASES`; small because generating PTX is slow."""

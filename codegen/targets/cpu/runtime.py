@@ -95,8 +95,8 @@ class HostKernel(Kernel):
         self.waits = wait_direction(graph)
         self._debug, self._watched = debug, watched and not debug
         self._good: LRUCache[Hashable, bool] = LRUCache(KEPT_PLANS)
-        """Keys of the launches of a watched kernel that ended without an error; equal keys give
-        equal addresses, so these launches are not checked again."""
+        """For a kernel with `watched=True`: keys of the launches that ended without an error.
+        Launches with equal keys access equal addresses, so their indices are not checked again."""
         first = self._guarded if debug or watched else self._plain
         self._workspaces = Workspaces(first.buffer_bytes)
         self._formulas = Formulas(graph, self._lowered, first.parameters)

@@ -141,7 +141,8 @@ class Workgroup:
     """The TMA boxes in each stage, by the place in the stage where they begin."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """By the number of a named barrier: flags that arriving warpgroups had acquired before."""
+    """By the number of a named barrier: the flags that warpgroups had acquired before they arrived
+    at the barrier."""
     multiplying: set[int] = field(default_factory=set[int])
     """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])

@@ -63,8 +63,8 @@ class PlayedRows:
         self.threads = workitem.fixed_size
         self.formulas = Formulas()
         self.rows: dict[tuple[str, int], tuple[int, Array]] = {}
-        """For each written element, by output and offset: its row of D, and how often it includes
-        each column."""
+        """For each written element of an output that reduces rows, by (output, offset): the row of
+        D that the element reduces, and how often the element includes each column of that row."""
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
         ranks = [dim.fixed_size for dim in graph.coordinates.of_kind(Cluster)]
