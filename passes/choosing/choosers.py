@@ -77,9 +77,10 @@ def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
 
 
 def _mma_sync(gemm: Gemm, device: str, processors: int) -> GpuFigures | None:
-    """The figures of a GPU for kernels with mma.sync; None if it has no file.
+    """The published rates and sizes of a GPU, from which times of mma.sync kernels are predicted.
 
-    The result is also None for problems that the model of these kernels does not describe.
+    The result is None if no file describes the GPU, or if the cost model of mma.sync
+    kernels does not describe the problem.
     """
     return figures_of(device, processors) if covers(gemm) else None
 

@@ -99,9 +99,10 @@ class Explanation:
         }
 
     def rows(self) -> list[list[str]]:
-        """The rows of the table: the plan, the total and each term in microseconds.
+        """The table's rows: a plan, its predicted time and the terms of that time, in microseconds.
 
-        The terms are rounded so that those of `SUMMANDS` add up to the shown total.
+        The first row is the header. The terms are rounded so that those of `SUMMANDS` add up to the
+        shown total.
         """
         head = ["plan", "total", *SUMMANDS, *COVERED]
         return [head, *([str(c.plan), *_cells(c)] for c in self.choices)]
@@ -203,7 +204,7 @@ def every_choice(
 
 
 def origin(device: Constants | GpuFigures) -> str:
-    """A phrase that says where the constants or the figures of a device come from."""
+    """A phrase that says where the numbers about a GPU that predict times of kernels come from."""
     return device.origin if isinstance(device, GpuFigures) else device.source
 
 
@@ -218,12 +219,12 @@ def _advice(device: Constants | GpuFigures) -> str:
 
 
 def _main(choice: Choice) -> float:
-    """Seconds of the term `main`: total time minus the other terms of `SUMMANDS`."""
+    """Seconds of the term `main`: a plan's predicted time minus the other terms of `SUMMANDS`."""
     return choice.seconds - sum(choice.terms[name] for name in SUMMANDS if name != "main")
 
 
 def _cells(choice: Choice) -> list[str]:
-    """The total of a plan and its terms as text.
+    """The predicted time of a plan, and each term of that time, in microseconds as text.
 
     The terms are rounded so that the shown summands add up to the shown total.
     """

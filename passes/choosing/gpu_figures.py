@@ -132,7 +132,7 @@ class GpuFigures:
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes of A and B that the L2 cache keeps."""
+        """Bytes of the L2 cache that are assumed to hold A and B; other data takes the rest."""
         return L2_KEPT * self.l2_bytes
 
     @cached_property
@@ -142,12 +142,12 @@ class GpuFigures:
 
     @property
     def origin(self) -> str:
-        """Where the figures and the latencies come from, as a phrase."""
+        """A phrase: which documents state the GPU's rates, and which GPU's latencies are used."""
         taken = f"latencies are those of kernels with mma.sync on {self.latencies_of}"
         return f"{self.source}; {taken}, scaled by clock rate"
 
     def to_json(self) -> str:
-        """The figures as JSON."""
+        """All fields (rates, sizes and sources about the GPU) as JSON."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
@@ -176,14 +176,14 @@ def measured_latencies(device: str) -> Latencies:
 
 @cache
 def library_figures() -> Mapping[str, GpuFigures]:
-    """The figures in the library's files, by the GPU's name."""
+    """The `GpuFigures` (rates and sizes of a GPU) of all files of the library, by GPU name."""
     found = [GpuFigures.from_json(path.read_text("utf-8")) for path in _files(FOLDER)]
     return {each.device: each for each in found}
 
 
 @cache
 def known_figures() -> Mapping[str, GpuFigures]:
-    """The figures of every GPU that has a file, by the GPU's name.
+    """The `GpuFigures` (rates and sizes) of every GPU that has a file, by GPU name.
 
     A file in the folder `mma_sync` of the user's folder replaces the library's file of the same
     GPU. A file of the user that cannot be read is skipped with a warning.
@@ -197,7 +197,7 @@ def known_figures() -> Mapping[str, GpuFigures]:
 
 
 def figures_of(device: str, processors: int) -> GpuFigures | None:
-    """The figures of a GPU, or of a partition of it; None if the GPU has no file.
+    """The published rates and sizes of a GPU, or of a part of it; None if no file has them.
 
     Rates and sizes that all SMs share are scaled by the number of SMs.
 
@@ -213,7 +213,7 @@ def figures_of(device: str, processors: int) -> GpuFigures | None:
 
 @cache
 def _scaled(base: GpuFigures, processors: int) -> GpuFigures:
-    """The figures of a partition of a GPU that has only `processors` of the GPU's SMs."""
+    """The rates and sizes of a partition of a GPU that has `processors` of the GPU's SMs."""
     ratio = processors / base.processors
     return replace(
         base,

@@ -140,7 +140,7 @@ class Shape:
         rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
 
         def rows_astray(unit: int) -> Column:
-            """Share of `asked_bytes` in rows whose address is not a multiple of `unit` bytes."""
+            """Share of the requested bytes of A and B in rows not aligned to `unit` bytes."""
             of_a, of_b = astray(row_a, unit, t.in_bytes), astray(row_b, unit, t.in_bytes)
             return (rows_a * of_a + rows_b * of_b) / (rows_a + rows_b)
 
@@ -201,7 +201,8 @@ class Shape:
     def of(cls, t: Table) -> Shape:
         """The shapes of all plans of a table.
 
-        All columns except `merged` are computed only once for plans that differ only in `width`.
+        Plans that differ only in the order of tiles (`width`) have equal shapes, which are computed
+        once. Only the column `merged` (requests that the L2 cache merges) is computed for each.
         """
         if t.distinct is None:
             return cls(t)
@@ -217,7 +218,10 @@ class Shape:
         return found
 
     def _merged(self, t: Table) -> Column:
-        """The column `merged`, the only one that depends on the order of tiles."""
+        """For each plan, the share of requests that the L2 cache merges with a neighbouring CTA's.
+
+        The share depends on the order of tiles, unlike all other columns of a shape.
+        """
         high, wide = block(t, self.tiles_m, self.tiles_n, NEAR)
         once = (self.rows / wide + self.columns / high) / (self.rows + self.columns)
         return np.where(self.workgroups > 1, 0, 1 - once)

@@ -39,7 +39,7 @@ MOST_PIECES = 16
 
 
 def covers(problem: Gemm) -> bool:
-    """Whether the model describes a problem.
+    """Whether the cost model of kernels with mma.sync describes a problem.
 
     The model describes no groups, no epilogues that reduce rows, and no epilogues that combine
     products of A with several matrices, such as that of a gated layer.
@@ -54,7 +54,7 @@ def choices(
 
     Args:
         problem: a problem that `covers` accepts, with values for m, n and k.
-        figures: the figures of the GPU.
+        figures: the published rates and sizes of the GPU.
         batches: number of products in a batch.
         reads_c: whether the epilogue reads C.
     """

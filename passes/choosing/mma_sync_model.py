@@ -110,7 +110,7 @@ def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
 
     Args:
         t: problems and plans.
-        g: the figures of the GPU.
+        g: the published rates and sizes of the GPU.
         shape: the shapes of the plans, if they are known.
     """
     s, late = shape or MmaShape.of(t, g), g.latencies
@@ -146,10 +146,10 @@ def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
 
 
 def _iteration(t: Table, s: MmaShape, g: GpuFigures) -> Column:
-    """Seconds of one iteration of one workgroup that has the tensor cores of an SM for itself.
+    """Seconds of a main loop iteration of a workgroup that has an SM's tensor cores for itself.
 
-    The longest of three times determines it: those of the tensor cores, of shared memory, and of
-    the SM's share of the L2 cache's rate.
+    The result is about the longest of three times: those of the tensor cores, of shared memory, and
+    of the SM's share of the L2 cache's rate.
     """
     flops = 2 * t.tile_m * t.tile_n * t.tile_k * (t.in_bytes / 2)
     multiply = flops / (g.flops_per_clock * g.clock)

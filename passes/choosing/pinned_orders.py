@@ -54,7 +54,7 @@ class Prediction:
 
     @property
     def ratios(self) -> Mapping[int, float]:
-        """For each m of `ROWS`: the predicted speed as a fraction of the default plan's speed."""
+        """For each m of `ROWS`: predicted speed with the fixed order / speed of default plan."""
         times = zip(ROWS, self.default, self.pinned, strict=True)
         return {m: usual / pinned for m, usual, pinned in times}
 

@@ -179,7 +179,7 @@ class Table:
 
     @cached_property
     def distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-        """The sets of rows with equal `alike`, as two arrays.
+        """Sets of rows that differ only in the order of tiles (equal `alike`), as two arrays.
 
         The first array has the first row of each set, the second the number of each row's set. The
         result is None if all entries of `alike` differ, or if `alike` is None.

@@ -155,7 +155,7 @@ def _interleaved(pieces: Column, both: Column, l2_bytes: float) -> Column:
     which may evict the data from the L2 cache.
 
     Args:
-        pieces: iterations of a tile divided by those of a share.
+        pieces: main loop iterations of an output tile, divided by those of a workgroup.
         both: bytes of A and B.
         l2_bytes: bytes of the L2 cache.
     """

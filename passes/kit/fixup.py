@@ -150,10 +150,10 @@ class Pieces:
     slot: Expr
 
     def finish(self, e: KernelEditor, owner: str, reduction: str, after: Body) -> Body:
-        """Return operations that add up the pieces; the owner of the tile then runs `after`.
+        """Return operations that add up a tile's partial sums; the tile's owner then runs `after`.
 
-        A workgroup receives pieces of its peers, adds them to its own piece, and then either sends
-        the sum to another workgroup or, if it owns the tile, runs the epilogue.
+        A workgroup receives partial sums (pieces) of other workgroups, adds them to its own piece,
+        and then sends the sum to another workgroup or, if it owns the tile, runs the epilogue.
 
         Args:
             e: the kernel being built; the coordinates of loops are added.
@@ -201,12 +201,12 @@ class Pieces:
 
 
 def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Body:
-    """Return operations by which a workgroup receives pieces in a `tree` reduction before it sends.
+    """Return operations by which a workgroup receives partial sums in a `tree` reduction.
 
-    Pieces are numbered from the owner's, j = 0, to the farthest. At the levels s = 1, 2, 4, … a
-    piece with j mod 2s = 0 receives piece j + s, if that exists. So piece j > 0 receives while s is
-    less than the lowest set bit of j; then its workgroup sends the sum, once, to the workgroup's
-    slot.
+    A piece is a workgroup's partial sum of a tile. Pieces are numbered from the owner's, j = 0, to
+    the farthest. At the levels s = 1, 2, 4, … a piece with j mod 2s = 0 receives piece j + s, if
+    that exists. So piece j > 0 receives while s is less than the lowest set bit of j; then its
+    workgroup sends the sum, once, to the workgroup's slot.
 
     Args:
         e: the kernel being built; the loop over levels is added.

@@ -80,14 +80,15 @@ class Scatter:
             slot --Tile--> peer, end; peer --PassThrough--> below
             D.index.0 --Tile--> share, row
 
-        A workgroup's contiguous share of the iterations may begin with a piece of one tile and end
-        with a piece of another, so each workgroup has two slots. `end` is 1 for the first piece of
-        a tile, which is at the end of its workgroup's share of the iterations, and otherwise 0. The
-        lowering to a target may divide tiles into another number of shares (`cut_otherwise`).
+        A share is a range of a tile's rows, which one workgroup finishes. A workgroup's iterations
+        are contiguous, so they may begin inside one tile and end inside another: each workgroup has
+        two slots for partial sums. `end` is 1 for the first partial sum of a tile in the order of
+        k, which is at the end of its workgroup's iterations, and otherwise 0. The lowering to a
+        target may divide tiles into another number of shares (`cut_otherwise`).
 
         Args:
             e: the kernel being built.
-            workgroups: the number of workgroups that may have pieces.
+            workgroups: the number of workgroups that may have partial sums of tiles.
             below: the dimension that counts these workgroups.
             accumulator: the element type of the sums.
             ends: whether each workgroup has two slots; if False, each has one slot, and the first
@@ -115,15 +116,16 @@ class Scatter:
 
     @property
     def _named(self) -> tuple[Assign, Assign]:
-        """Operations that assign `low` and `peers`.
+        """Operations that assign values to the symbols `low` and `peers`.
 
-        `low` is the first workgroup with a piece of the tile, and `peers` is the number of pieces.
+        `low` is the first workgroup with partial sums of the tile, `peers` the number of such
+        workgroups.
         """
         low = Assign("low", self.low)
         return low, Assign("peers", self.high - low.symbol + 1)
 
     def _piece(self, peer: Expr, op: Operation) -> Operation:
-        """`op` on the partial sums of workgroup `peer`; sets END if workgroups have two slots."""
+        """`op`, executed at the workspace slot with the partial sums of the workgroup `peer`."""
         if not self.ends:
             return op
         low, _ = self._named
@@ -136,17 +138,17 @@ class Scatter:
         return For(PEER, low.symbol, low.symbol + peers.symbol, body=body)
 
     def send(self) -> Body:
-        """Return operations that write this workgroup's piece to the workspace for all peers."""
+        """Return operations that write a workgroup's partial sums of a tile to the workspace."""
         low, peers = self._named
         send = SendPartial(SLOT, readers=peers.symbol)
         return (low, peers, self._piece(Workgroup("workgroup").symbol, send))
 
     def finish(self, e: KernelEditor, after: Body) -> Body:
-        """Return operations that wait for all pieces and finish this workgroup's shares of a tile.
+        """Return operations that wait for all partial sums and finish shares (rows) of a tile.
 
         Args:
             e: the kernel being built.
-            after: the operations of the epilogue, which run on one share at a time.
+            after: the operations of the epilogue, which run on one share (range of rows) at a time.
         """
         low, peers = self._named
         own, shares = Workgroup("workgroup").symbol - low.symbol, e.coordinates[SHARE].size

@@ -79,7 +79,9 @@ class ScatterLowering:
             self.c.add(Unroll(f"{BATCH}.{width}.peer", Integer(width)))
 
     def lower(self, body: Body, by: Callable[[Body], Body] = lambda body: body) -> Body:
-        """Lower the sends, the waits and the loops over shares in `body`; keep everything else.
+        """Lower the operations of a reduce-scatter in `body`; keep all other operations.
+
+        They are sends, waits, and loops over a tile's shares (parts that one workgroup finishes).
 
         Args:
             body: operations of the scheduled graph.
@@ -124,10 +126,10 @@ class ScatterLowering:
         return (waits, self.barrier)
 
     def _finish(self, loop: For) -> Operation:
-        """Finish the workgroup's shares one after another.
+        """Add up and finish a workgroup's shares of a tile in a reduce-scatter, one after another.
 
-        The number of shares of a tile is the number of vectors of accumulator registers of a
-        thread.
+        A share is the elements in one vector of accumulator registers of every thread, so a tile
+        has as many shares as a thread has vectors.
         """
 
         def lower(op: Operation) -> Operation | Body:

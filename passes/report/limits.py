@@ -41,7 +41,7 @@ class Limit:
     text: str
 
     def as_data(self) -> dict[str, Any]:
-        """The limit as plain data."""
+        """The lower bound of a launch's time as plain data for JSON."""
         return asdict(self)
 
 

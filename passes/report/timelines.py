@@ -91,7 +91,7 @@ class Grid:
 
 
 def simulated_run(simulation: Simulation, grid: Grid | None = None) -> dict[str, Any]:
-    """Report data of a simulated run: events, duration in ns, and seconds in each of `BUCKETS`."""
+    """Report data of a simulated run: events, duration in ns, and seconds of each kind of time."""
     columns = simulation.event_columns()
     step = simulation.events.step
     tiling = simulation.steps.tiling[np.maximum(step, 0)] if len(simulation.steps) else step
@@ -210,7 +210,10 @@ def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
 def buckets_of(
     events: Columns, slots: int, makespan: int, outside: Sequence[bool] | None = None
 ) -> dict[str, float]:
-    """Seconds of each of `BUCKETS`, summed over slots; their sum is `slots` times `makespan`.
+    """Seconds of each kind of time in `BUCKETS`, such as `multiply` or `wait`, over all slots.
+
+    A slot (an SM, a part of one, or a cluster of SMs) runs one workgroup at a time. All seconds add
+    up to `slots` times `makespan`.
 
     Args:
         events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
@@ -242,7 +245,7 @@ def buckets_of(
 def _union(
     begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
 ) -> int:
-    """Nanoseconds in which at least one of the events runs on a slot, summed over all slots."""
+    """Nanoseconds in which an event runs on an SM (or on another slot), summed over all slots."""
     if not len(begin):
         return 0
     apart = slot * (2 * makespan + 1)

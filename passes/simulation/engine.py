@@ -152,13 +152,13 @@ class Engine:
         return self.sharing.now
 
     def _start(self, slot: int, free: float, time: float) -> None:
-        """Start the next workgroup that has any steps, on `slot`.
+        """Start the next workgroup that has any steps, on a free SM (or part of an SM).
 
         Args:
-            slot: the slot.
-            free: when the slot became free.
-            time: when the workgroup comes to its first step, if no tile shape has a faster first
-                iteration than its own.
+            slot: the number of the SM, part of an SM or cluster of SMs that runs the workgroup.
+            free: when the slot became free, in seconds since the launch began.
+            time: when the workgroup comes to its first step, if the first iteration of its tile
+                shape takes no longer than that of any other shape.
         """
         while self.dispatched < self.count:
             workgroup = self.dispatched

@@ -141,10 +141,10 @@ class Machine:
 
     @classmethod
     def public(cls, figures: GpuFigures) -> Machine:
-        """The model of a GPU without wgmma, from its public figures; all latencies are assumed.
+        """The model of a GPU without wgmma, from published rates; all latencies are assumed.
 
         Args:
-            figures: the figures of the GPU.
+            figures: the rates and sizes of the GPU that documents state.
         """
         return cls(
             name=figures.device,

@@ -117,10 +117,12 @@ class MainLoops:
 
     @property
     def requests(self) -> tuple[NDArray[Any], ...]:
-        """What the main loops request, as columns with an element for each main loop.
+        """What the main loops read and store, as columns with an element for each main loop.
 
-        The columns are `panel_a` and `panel_b`, `span_a` and `span_b`, the first k tile and the one
-        after the last, `asked_a` and `asked_b`, `bytes_a` and `bytes_b`, and `stored`.
+        The columns: the numbers of the first panel of A and of B (the part that one row or column
+        of output tiles reads); the numbers of panels of A and of B; the first k tile and the one
+        after the last; and, per k tile, the bytes of A and of B requested from the L2 cache, the
+        bytes of A and of B read from DRAM without the cache, and the bytes of D stored.
         """
         return (
             *(self.panel_a, self.panel_b, self.span_a, self.span_b),
@@ -130,9 +132,10 @@ class MainLoops:
 
     @cached_property
     def ranges(self) -> Ranges | None:
-        """The different ranges of k tiles; None if two ranges of a panel overlap.
+        """The different ranges of k tiles that main loops read; None if two of a panel overlap.
 
-        The result is None, too, if a main loop reads several panels of A or of B.
+        A panel is the part of A (B) that one row (column) of output tiles reads. The result is
+        None, too, if a main loop reads several panels of A or of B.
         """
         if not len(self) or np.any(self.span_a != 1) or np.any(self.span_b != 1):
             return None

@@ -52,7 +52,9 @@ class Paces:
     def compute(
         self, key: int, running: Sequence[int], asked: Sequence[float], read: Sequence[float]
     ) -> tuple[tuple[float, ...], float]:
-        """The paces, and the bytes that are read from DRAM per second, of a set of main loops.
+        """(seconds of an iteration for each tile shape, DRAM bytes per second) of main loops.
+
+        The main loops run at the same time, and share the rates of the L2 cache and of DRAM.
 
         Args:
             key: the sum of `hash((tile shape, asked, read))` of the main loops, with the number of
@@ -69,7 +71,7 @@ class Paces:
     def _compute(
         self, running: Sequence[int], asked_of: Sequence[float], read_of: Sequence[float]
     ) -> tuple[tuple[float, ...], float]:
-        """Compute the result of `compute`, from the same arguments."""
+        """Compute what the method `compute` returns, from the same arguments."""
         m, steps = self.machine, list[float]()
         readers = sum(running) * self.ctas
         crowded = 2 * readers > m.processors
@@ -202,7 +204,7 @@ class Sharing:
         return workgroup, step
 
     def settle(self) -> None:
-        """Set the paces, after main loops have begun or ended."""
+        """Set the seconds that an iteration of each main loop takes, after some began or ended."""
         self._stale = False
         if not self._running:
             self._rate = self.pace = 0.0

@@ -67,7 +67,11 @@ class TailRunner:
         self.seconds = array("d", tables.seconds.tobytes())
 
     def run(self, loop: int, time: float) -> list[Rest] | None:
-        """Simulate the tail of a main loop that ends at `time`, up to a wait for a partial sum.
+        """Simulate the steps after a main loop (its tail), up to a wait for a partial sum.
+
+        Args:
+            loop: the number of the main loop.
+            time: when the main loop ends, in seconds since the launch began.
 
         Returns:
             The tails that waited for the partial sums that this tail sends. The caller must pass
@@ -101,7 +105,10 @@ class TailRunner:
             rests += woken or ()
 
     def _execute(self, loop: int, step: int, time: float) -> list[Rest]:
-        """Execute the steps of a tail that is not plain, up to a wait for a partial sum.
+        """Execute the steps after a main loop (its tail), up to a wait for a partial sum.
+
+        This is for tails that are not plain: a plain tail waits only before its first step, and
+        sends only after its last step.
 
         Args:
             loop: the main loop before the tail.
@@ -147,7 +154,10 @@ class TailRunner:
         return until
 
     def set_times(self) -> None:
-        """Set the times of the steps of plain tails, after all main loops have ended."""
+        """Set the times of the steps after main loops that `run` has not executed one by one.
+
+        The method is called when all main loops have ended.
+        """
         t, loops, tails = self.tables, self.tables.loops.steps, self.tables.tails
         begin, end = np.frombuffer(self.times.begin), np.frombuffer(self.times.end)
         receiving = np.flatnonzero(tails.plain & (tails.receives != tails.nothing))

@@ -112,7 +112,7 @@ class UniformEngine:
 
     @property
     def traffic(self) -> Requested:
-        """The bytes of all main loops, after `run`."""
+        """Bytes that all main loops requested from the L2 cache and read from DRAM, after `run`."""
         o = self.tables.outcomes
         times = np.bincount(self.outcomes, minlength=len(o.counts))
         asked = np.array(o.asked) * np.array(o.counts)

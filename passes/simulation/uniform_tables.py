@@ -67,7 +67,9 @@ class Outcomes:
 
     @classmethod
     def of(cls, loops: MainLoops, merged: float) -> Outcomes | None:
-        """The outcomes of a launch's main loops; None if these are of too many kinds.
+        """What each kind of main loop reads, for each state of the L2 cache.
+
+        None if there are more than `MOST_KINDS` kinds of main loops.
 
         Args:
             loops: the main loops. Each reads A for one row of output tiles, and B for one column of
@@ -87,7 +89,14 @@ class Outcomes:
         return made
 
     def _append(self, row: Sequence[float], a: int, b: int, merged: float) -> None:
-        """Append the outcome (a, b) of main loops whose columns have the values `row`."""
+        """Append what a kind of main loop reads if A and B are cached as `a` and `b` say.
+
+        Args:
+            row: values of the kind: the number of k tiles; per k tile the bytes of A and B that are
+                requested, bytes of A and B that are read if they are not cached, and bytes stored.
+            a, b: 0 if the L2 cache holds the k tiles, 1 if not, 2 if a neighbour requests them.
+            merged: share of requests that the L2 cache merges in the last case.
+        """
         count, asked_a, asked_b, bytes_a, bytes_b, stored = row
         asked = asked_a * (1 - merged * (a == 2)) + asked_b * (1 - merged * (b == 2))
         of_a, of_b = count * (a == 1) * bytes_a, count * (b == 1) * bytes_b
@@ -144,7 +153,7 @@ class Tails:
         drain: float,
         later: float,
     ) -> Tails | None:
-        """The tails of a launch's main loops; None if they are of too many kinds.
+        """The steps after each main loop (its tail); None if there are too many kinds of tails.
 
         Args:
             steps: the steps of all workgroups; the first step of each is a main loop.
@@ -238,7 +247,9 @@ class UniformTables:
 
 
 def places(loops: Ints, stops: Ints, chosen: NDArray[np.bool_]) -> list[tuple[Ints, Ints]]:
-    """The first steps of the `chosen` tails, then their second steps, and so on.
+    """The first steps after the `chosen` main loops, then their second steps, and so on.
+
+    The tail of a main loop is the steps after it, up to the workgroup's next main loop.
 
     Args:
         loops: for each main loop, its index among all steps.

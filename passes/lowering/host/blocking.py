@@ -69,7 +69,7 @@ class Block:
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The coordinates that number the accumulators in a row of a block, the outermost first."""
+        """The coordinates that number a register block's accumulators in a row, outermost first."""
         return ("block.vector", "block.lane") if self.sums > 1 else ("block.column",)
 
     def elements(self, m: int, n: int, k: int) -> int:
@@ -83,12 +83,12 @@ class Block:
         return height * width + (height + width) * k
 
     def add(self, c: CoordinateEditor, gemm: GemmProblem, t: Tiling) -> None:
-        """Add the coordinates of blocks, and the edges to positions in the tile and in buffers.
+        """Add the coordinates of register blocks, and the edges to tiles and to buffers.
 
         Args:
             c: the coordinate graph under construction.
             gemm: the problem.
-            t: the tiles to divide into blocks.
+            t: the tiles to divide into register blocks.
         """
         m, n, k = t.shape
         own = t.own
@@ -132,16 +132,16 @@ class Block:
             c.connect(Tile((own(name),), tuple(map(own, order))))
 
     def accumulators(self, c: CoordinateEditor, t: Tiling, op: Operation) -> Operation:
-        """Unrolled loops that execute `op` for every accumulator register of a block."""
+        """Unrolled loops that execute `op` for every accumulator register of a register block."""
         registers = (t.own("block.row"), t.own("block.vector"))
         return unrolled(c, registers, at({t.own("block.lane"): 0}, op))
 
     def multiply(self, c: CoordinateEditor, t: Tiling, depth: For, instruction: str) -> Body:
-        """Operations that add A·B to one block, whose accumulators stay in registers.
+        """Operations that add A·B to a register block of D, whose sums stay in registers.
 
         Args:
             c: the coordinate graph under construction.
-            t: the tiles that are divided into blocks.
+            t: the tiles that are divided into register blocks.
             depth: the loop over k in the tile.
             instruction: the name of the multiply-add instruction.
         """

@@ -90,22 +90,22 @@ class _Axis:
 
     @property
     def here(self) -> Expr:
-        """Number of elements of the current block, along the axis, that are inside the tensor."""
+        """Number of elements of the current register block, along the axis, inside the tensor."""
         return minimum(Integer(self.step), self.extent - self.step * index_symbol(self.block))
 
     def blocks(self, *body: Operation) -> Operation:
-        """A loop over the blocks that have an element inside the tensor."""
+        """A loop over the register blocks that have an element inside the tensor."""
         blocks = ceil_div(self.extent, Integer(self.step))
         if self.only is not None:
             return If(Lt(self.only, blocks), (SetCoordinate(self.block, self.only, body),))
         return For(self.block, Integer(0), blocks, body=body)
 
     def elements(self, *body: Operation) -> Operation:
-        """A loop over the elements of a block that are inside the tensor."""
+        """A loop over the elements of a register block that are inside the tensor."""
         return For(self.inside, Integer(0), self.here, body=body)
 
     def padding(self, *body: Operation) -> Operation:
-        """A loop over the elements of a block that are padding, past the end of the tensor."""
+        """A loop over the elements of a register block that are past the end of the tensor."""
         return For(self.inside, self.here, Integer(self.step), body=body)
 
 
@@ -213,7 +213,7 @@ class Buffers:
         return _Piece(("D",), Scope("zero", (body,)))
 
     def _pack(self, tensor: str) -> _Piece:
-        """The copy of a tile of A or B into its buffer; the padding of the last block becomes 0."""
+        """The copy of a tile of A or B to its buffer; padding of register blocks becomes 0."""
         axis = self._rows if tensor == "A" else self._columns
         buffer, depth = self.tiling.own(f"{tensor}.shared"), self._depth
         copy, fill = CopyElements(tensor, buffer), FillElements(buffer)
@@ -226,7 +226,7 @@ class Buffers:
         return _Piece((tensor,), Scope(f"pack {tensor}", (axis.blocks(*body),)))
 
     def _multiply(self) -> _Piece:
-        """The product of the tiles of A and B in the buffers, block by block."""
+        """The product of the tiles of A and B in the buffers, by register blocks of D."""
         block = self.block.multiply(self.c, self.tiling, self._depth, self.instruction)
         body = self._columns.blocks(self._rows.blocks(*block))
         return _Piece(("A", "B"), Scope("multiply", (body,)))
@@ -299,7 +299,7 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The rows of the output tile in register blocks; if `share` is set, only one block."""
+        """The rows of the output tile in register blocks; one block in a reduce-scatter."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 

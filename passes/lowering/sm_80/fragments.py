@@ -131,7 +131,7 @@ class WarpGrid:
 
     @property
     def row_layout(self) -> RowLayout:
-        """Where the elements of a row of D are."""
+        """Which warps, lanes and registers hold the elements of a row of D."""
         own = self.tiling.own
         return RowLayout(
             (own("fragment.m"), own("acc.half")),

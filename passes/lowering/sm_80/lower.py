@@ -138,8 +138,8 @@ class LowerToTensorCores(Pass):
         """The end of an error message: it names the largest accepted tile within the refused one.
 
         The candidates are made by rounding each extent down to a multiple of 64, or to a power of
-        two below 64, and halving it repeatedly. If no candidate is accepted, the text says so. For
-        a graph with tiles of several shapes, it is ''.
+        two below 64, and halving it repeatedly. If no candidate is accepted, the text says so. The
+        text is '' for a graph with tiles of several shapes.
         """
         kind, shapes = dtype(graph.gemm.dtype), [tiling.summed for tiling in graph.tilings]
         if len(shapes) > 1:

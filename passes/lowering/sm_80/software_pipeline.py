@@ -20,7 +20,7 @@ FILL = "pipeline.fill"
 
 
 def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[str, str]:
-    """Add the ring of stages; the stage is the index of the accumulation loop modulo `stages`.
+    """Add the ring of pipeline stages: step i of the accumulation loop has stage i mod `stages`.
 
     The edge is `round, stage --Flatten--> step`, for the index `step` of each loop over k tiles.
     A path may lead from the index of one loop to the index of another. For example, in the edge

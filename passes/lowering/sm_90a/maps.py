@@ -90,16 +90,16 @@ class Maps:
 
     @classmethod
     def of(cls, graph: KernelGraph, tensors: Sequence[str]) -> Maps:
-        """Maps for the tensors among `tensors` in which each group has its own matrix."""
+        """The `Maps` of those `tensors` that need one tensor map per group, made by the kernel."""
         return cls(tuple(t for t in tensors if blocks_of(graph.coordinates, t)))
 
     @property
     def bytes(self) -> int:
-        """Number of bytes of shared memory for assembling maps before the copy to global memory."""
+        """Bytes of shared memory in which tensor maps are made before the copy to global memory."""
         return WORD_BYTES * WORDS * len(self.tensors)
 
     def add(self, e: KernelEditor, workgroup: str, ranks: int) -> None:
-        """Add the maps' memory: slots in global memory, and shared memory to assemble a map.
+        """Add the memory of the tensor maps: in global memory, and in shared memory to make a map.
 
         Args:
             e: the kernel under construction.
@@ -157,11 +157,14 @@ class Maps:
         return at({"map.number": self.tensors.index(tensor), "map.word": 0}, *body)
 
     def name(self, tensor: str) -> str:
-        """The coordinate of the memory that holds the map of `tensor`; '' if launches pass it."""
+        """The coordinate of the memory of a tensor's tensor map; '' if launches pass the map."""
         return MAPS if tensor in self.tensors else ""
 
     def initial(self, c: CoordinateEditor) -> Body:
-        """Initialise the ring's mbarriers; one thread does so at the start of the kernel."""
+        """Initialise the mbarriers between the warp that writes tensor maps and the producer warp.
+
+        One thread does so at the start of the kernel.
+        """
         return RING.initial(c, LANES, LANES) if self.tensors else ()
 
     def describer(
@@ -187,7 +190,7 @@ class Maps:
         return (If(equal(index_symbol(WARP), division.consumers * WARPS + 1), role),)
 
     def counted(self, body: Operation) -> Body:
-        """Wrap `body` in a counter of the steps of the ring of maps; the counter starts at 0."""
+        """Wrap `body` in a counter, from 0, of tiles whose tensor maps are written or awaited."""
         return (Counter(RING.step, (body,)),) if self.tensors else (body,)
 
     def describe(self, c: CoordinateEditor) -> Body:
@@ -206,7 +209,7 @@ class Maps:
         return (wait, ArriveBarrier(RING.empty), Advance(RING.step))
 
     def _describe_matrix(self, c: CoordinateEditor, tensor: str) -> Operation:
-        """Write the map of one tensor's matrix in the current group.
+        """Write the tensor map of the current group's matrix in a tensor.
 
         TMA rejects an extent of 0, so the map of an empty matrix has one element. The element's
         address must be inside the tensor, although other operations ignore the element or replace

@@ -128,7 +128,9 @@ class BoxedStore:
         matrix: tuple[str, ...] = (),
         located: tuple[str, ...] = (),
     ) -> Iterator[tuple[BoxedStore, ...]]:
-        """Yield all candidate ways to store D: boxes of both widths, with every number of slots.
+        """Yield all candidate ways to store D: both widths of TMA boxes, any number of slots.
+
+        A slot is a buffer in shared memory for one TMA box of D.
 
         If the number of slots divides the number of boxes of every tile, and all shapes have equal
         slots, each tile begins with the first slot and ends with the last one. Then the next slot
@@ -158,9 +160,10 @@ class BoxedStore:
     def fitting(self, most: int, room: int | None = None) -> BoxedStore:
         """A copy of this store whose number of slots divides the number of boxes of a tile.
 
-        The number of slots is the largest one up to `most`. If it would be 1, the store has as many
-        slots as `most` and `room` allow instead, because with a single slot every box would wait
-        until TMA has read the previous box.
+        A slot is a buffer in shared memory for one TMA box of D. The number of slots is the largest
+        one up to `most`. If that number would be 1, the store has as many slots as `most` and
+        `room` allow instead, because with a single slot every box would wait until TMA has read the
+        previous box.
 
         Args:
             most: largest number of slots.
@@ -180,7 +183,7 @@ class BoxedStore:
 
     @property
     def own_room(self) -> int:
-        """Number of elements of shared memory that the slots of one warpgroup take."""
+        """Elements of shared memory in one warpgroup's slots (buffers for TMA boxes of D)."""
         return self.slots * self.rows * self.box
 
     @property
@@ -211,7 +214,7 @@ class BoxedStore:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes of shared memory for the slots of D of all consumer warpgroups."""
+        """Bytes of shared memory of all consumer warpgroups' slots (buffers for TMA boxes of D)."""
         return self.division.consumers * self.room * STORED_BYTES
 
     def add(self, c: CoordinateEditor) -> None:
@@ -344,10 +347,11 @@ class BoxedStore:
         return (unrolled(c, registers[:2], *box),)
 
     def _store_slot(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
-        """Store a filled slot to D: by TMA, or by threads if the box extends past a group's end.
+        """Store a box in shared memory to D: by TMA, or by threads if it crosses a group's end.
 
         When threads store the box, an empty bulk group is committed. So there is one bulk group for
-        every filled slot, and a wait for a slot counts groups (PTX: cp.async.bulk.wait_group).
+        every filled buffer (slot), and a wait for a slot counts groups (PTX:
+        cp.async.bulk.wait_group).
 
         Args:
             c: the coordinate graph under construction.
