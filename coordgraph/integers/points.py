@@ -98,8 +98,8 @@ class Points:
         if self.outer is None:
             points = (_Point(self, number) for number in range(MOST_TRIED))
             return [*islice((point for point in points if point.inside()), MOST_KEPT)]
-        # An inner scope has the same facts and guards as the outer one, so each outer point is
-        # reused: only the value of the inner scope's symbol is added to it.
+        # An inner scope has the same facts and guards as the outer one, so each sample point of the
+        # outer scope is reused: only the value of the inner scope's symbol is added to the point.
         outer, symbol = self.outer
         return [_Point(self, point.number, (point, symbol)) for point in outer._inside]
 

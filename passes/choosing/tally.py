@@ -290,7 +290,8 @@ class _Walk:
         reads = self.definitions.reads
         varies = any(unknown in reads(value) for _, value in one.items())
         if not varies and (unknown not in reads(step) or step == unknown):
-            # Subtract start from stop before names replace values, so that common terms cancel.
+            # Subtract start from stop before `value` replaces both by symbols that name them, so
+            # that common terms cancel.
             length = self.value(op.stop - op.start, scope)
             doubled = cast(Expr, Doublings(start, stop))
             passes = doubled if step == unknown else ceil_div(length, step)

@@ -126,8 +126,9 @@ class UniformEngine:
         began, ended, outcomes = self.began, self.ended, self.outcomes
         request, run_tail, known = self.cache.request, self.tails.run, self.paces.of
         # `loops` are the running main loops, sorted: the clock (see `Sharing`) at the end, the
-        # number of the main loop, and its outcome. `key`, `all_asked` and `all_read` are sums over
-        # `loops`. `stale` is true if main loops have begun or ended since the pace was computed.
+        # number of the main loop, and its outcome (which operands it finds in the L2 cache). `key`,
+        # `all_asked` and `all_read` are sums over `loops`. `stale` is true if main loops have begun
+        # or ended since the pace was computed.
         loops: list[tuple[float, int, int]] = []
         now, clock, pace, stale, key = self.setup.launch, 0.0, self.work.crowded, False, 0
         volume = rate = all_asked = all_read = 0.0

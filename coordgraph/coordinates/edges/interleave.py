@@ -87,10 +87,10 @@ class Interleave(Edge):
         between = select(begin <= end, count, count - 2)
         early = (count - 1) * low
         late = early + between * (high - low)
-        # For times before `low`, from `low` to `high`, and after `high`, the number of workgroups'
-        # shares that contain a position of the tile is constant. `shares` is that number for the
-        # period that contains `index`, or 1 instead of 0, because it is a divisor. `start` and
-        # `since` are the first index and the first time of the period.
+        # At each time, a number of shares have a position in the tile. This number is constant
+        # before `low`, from `low` to `high`, and after `high`. `shares` is the number in the period
+        # that contains `index`, or 1 instead of 0, because it is a divisor. `start` and `since` are
+        # the first index and the first time of that period.
         before, after = Lt(index, early), Lt(index, late)
         start = select(before, S.Zero, select(after, early, late))
         since = select(before, S.Zero, select(after, low, high))

@@ -62,7 +62,7 @@ def cuts(
         known = (*located, tiling.number(tensor, axis), tiling.index(tensor, axis))
         ends = [Lt(graph.symbol(name), graph.size(name))]
         if name == "B.1" and PART in graph:
-            # B has several matrices, one beside the other. The guard for the end of one of them is
+            # B has several parts, the matrices of several sums. The guard for the end of a part is
             # ignored: products of columns past that end are not stored.
             known = (*known, PART)
             ends.append(Lt(graph.symbol(PART_COLUMN), graph.size(PART_COLUMN)))

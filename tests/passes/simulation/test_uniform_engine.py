@@ -95,7 +95,7 @@ def check_equal(found: Simulation, expected: Simulation) -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_events_are_those_of_the_general_engine(name: str, corner: str):
     graph, problem = symbolic(name), CORNERS[corner]
-    # All workgroups can be resident, so none waits for a workgroup that cannot start.
+    # There are so many SMs that no workgroup waits for one that cannot start.
     found, expected, _ = both(graph, parameters(graph, problem), small(max(problem[3], 60)))
     check_equal(found, expected)
 
