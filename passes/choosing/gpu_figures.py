@@ -91,8 +91,8 @@ class GpuFigures:
         device: name of the GPU, as the driver reports it.
         architecture: the name of the architecture, such as `sm_80`.
         processors: number of SMs.
-        estimated: whether the figures are from documents; False if they were measured on the GPU.
-        source: the documents that state the figures.
+        estimated: whether the numbers are from documents; False if they were measured on the GPU.
+        source: the documents that state the numbers.
         details: what each document states, and what is computed or assumed.
         latencies_of: name of the measured GPU whose latencies are taken over.
         clock: boost clock rate in Hz.

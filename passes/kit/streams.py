@@ -65,7 +65,7 @@ class Stream:
             end of a share would divide a tile so that a segment is shorter, the end moves to the
             nearer boundary of that tile; a tile with less than `2 * least_segment` iterations is
             not shared. This avoids fix-ups of a few iterations.
-        reduction: how the partial sums of a shared tile are added up; see `passes.kit.fixup`.
+        reduction: how the partial sums (pieces) of a shared tile are added; see `passes.kit.fixup`.
             `peers`: the owner adds one piece after another. `tree`: pieces are added in pairs,
             which pays off if a tile has more than about seven peers. `turnstile`: pieces are added
             to one slot, one after another. `scatter`: every peer finishes a share of the tile.

@@ -77,7 +77,7 @@ class Box:
 class Run(Box):
     """Contiguous partial sums of one workspace slot that a bulk copy brings to shared memory.
 
-    `place` is a pair: their address, and 1 if they are the first ones of the slot, else 0.
+    `place` is a pair: the address of the sums, and 1 if the sums are the first of the slot, else 0.
     """
 
 
