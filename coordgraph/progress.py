@@ -84,7 +84,7 @@ def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
 
 
 def _in_order(graph: KernelGraph, node: Node) -> bool:
-    """Whether the senders to a slot provably send in the order of their workgroup numbers."""
+    """Whether workgroups provably send to a workspace slot in the order of their numbers."""
     turn = index_symbol(SENDER)
     ranges = node.scope.ranges.with_bounds(turn, 0, ())
     here, following = (_sender(graph, node, turn + by, ranges) for by in (0, 1))
@@ -94,7 +94,7 @@ def _in_order(graph: KernelGraph, node: Node) -> bool:
 def _sender(
     graph: KernelGraph, node: Node, further: Expr = ZERO, known: Ranges | None = None
 ) -> Expr:
-    """The number of the workgroup that sends to the slot of the operation `node`.
+    """The number of the workgroup that sends to the workspace slot of the operation `node`.
 
     Args:
         graph: the kernel graph.

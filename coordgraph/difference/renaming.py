@@ -59,7 +59,7 @@ def _pairs(
     first: Mapping[str, Colour],
     second: Mapping[str, Colour],
 ) -> Iterator[tuple[str, str]]:
-    """Pairs (left, right) of dimensions of equal colours.
+    """Pairs (left, right) of dimensions that colour refinement does not distinguish.
 
     Several dimensions of one colour are paired in the order of `left` and `right`.
     """

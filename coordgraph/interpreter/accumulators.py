@@ -93,7 +93,7 @@ class Accumulators:
         self._awaited.setdefault(tile, []).append(slot)
 
     def take(self, name: str, slot: int) -> None:
-        """Check that the partial sum in slot `slot` may be added to accumulator `name` now.
+        """Check that the partial sum in a workspace slot may be added to accumulator `name` now.
 
         The workgroup must have waited for the slot (`wait_for`).
         """

@@ -115,7 +115,7 @@ class Elements:
         self.extents = tuple(extents)
 
     def __call__(self, env: Environment) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Offsets of the tile's elements and their mask, as two arrays of the tile's shape.
+        """Offsets and mask of the elements of a tile, as two arrays of the tile's shape.
 
         Offsets are in elements from the start of the tensor. The mask is True where an element is
         inside the tensor; where it is False, the offset is meaningless.

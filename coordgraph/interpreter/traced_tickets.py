@@ -41,7 +41,7 @@ class Tickets:
 
 
 def execute_in_turn(walks: Iterable[Iterator[Event]]) -> None:
-    """Execute the walks of all workgroups; each takes one ticket, then lets the others continue.
+    """Execute all workgroups in turn: each takes one ticket, then lets the others continue.
 
     A walk yields an event before it takes a ticket. Walks without tickets run one after another.
     """

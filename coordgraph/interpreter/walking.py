@@ -32,7 +32,7 @@ class Budget:
         self.most, self.spent = most, 0
 
     def spend(self) -> None:
-        """Count one iteration; raises BudgetExceeded above the limit."""
+        """Count an iteration of a workgroup; raises BudgetExceeded if all have too many."""
         self.spent += 1
         if self.spent > self.most:
             raise BudgetExceeded(
@@ -54,7 +54,7 @@ class Fuel:
         self._workgroup, self._most, self._burnt, self._budget = workgroup, most, 0, budget
 
     def burn(self) -> None:
-        """Count one iteration; raises EndlessLoop or BudgetExceeded above a limit."""
+        """Count a loop iteration; raises EndlessLoop or BudgetExceeded if there are too many."""
         self._burnt += 1
         if self._budget is not None:
             self._budget.spend()

@@ -86,15 +86,15 @@ class Provenance:
         return iter(self.origins)
 
     def dimension(self, name: str) -> Origin:
-        """The origin of a dimension, by id."""
+        """The passes that made and changed the dimension with the id `name`."""
         return self[Part.DIMENSION, name]
 
     def edge(self, edge: Edge) -> Origin:
-        """The origin of an edge."""
+        """The passes that made and changed an edge of the coordinate graph."""
         return self[Part.EDGE, edge]
 
     def operation(self, number: int) -> Origin:
-        """The origin of an operation, by its id: its position in preorder."""
+        """The passes that made and changed the operation at position `number` in preorder."""
         return self[Part.OPERATION, number]
 
     @property
@@ -120,7 +120,7 @@ class Snapshot:
     log: tuple[str, ...] = ()
 
     def records(self) -> Iterator[tuple[tuple[Part, Key], Any]]:
-        """All parts of the graph that have an origin, with their kind (`Part`) and key."""
+        """All parts of the graph that passes make (dimensions, edges, …), with kind and key."""
         yield from (((Part.PARAMETER, p.name), p) for p in self.parameters.items)
         yield from (((Part.TABLE, t.name), t) for t in self.parameters.tables)
         yield from (((Part.TENSOR, t.name), t) for t in self.tensors)

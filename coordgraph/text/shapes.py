@@ -52,7 +52,7 @@ class Shape:
     open: bool = False
 
     def part(self, position: int) -> Shape | None:
-        """The shape of a tuple's item at `position`; None after the last item."""
+        """The type of a tuple field's item at `position`; None after the last item."""
         if self.open:
             return self.items[0]
         return self.items[position] if position < len(self.items) else None
@@ -60,7 +60,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """A field of a dataclass: the field's name, the shape of its values, and any default."""
+    """A field of a dataclass: the field's name, the type of its values, and any default."""
 
     name: str
     shape: Shape
@@ -111,7 +111,7 @@ def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldS
 
 @cache
 def field_shapes(cls: type[Any], without: tuple[str, ...] = ()) -> Mapping[str, Shape]:
-    """The shapes of a dataclass's fields, by field name, except fields named in `without`."""
+    """The types of a dataclass's fields, by field name, except fields named in `without`."""
     return {spec.name: spec.shape for spec in record_fields(cls, without)}
 
 

@@ -47,7 +47,7 @@ def _counterexamples(evidence: Evidence) -> Iterator[Counterexample]:
 
 
 def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Counterexample]:
-    """Yield counterexamples: sends to a slot that may overwrite a partial sum before it is read.
+    """Yield counterexamples: sends that may overwrite a partial sum before it is read.
 
     Args:
         launch: the launch.

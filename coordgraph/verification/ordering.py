@@ -34,7 +34,7 @@ class Order:
         self.graph, self._nodes = graph, nodes
 
     def before(self, events: Iterable[Message], last: Message) -> bool:
-        """Whether every message of `events` must come before the message `last`."""
+        """Whether all sends and receives `events` must come before the send or receive `last`."""
         earlier = networkx.ancestors(self.graph, self._nodes[id(last)])
         return all(self._nodes[id(event)] in earlier for event in events)
 
@@ -51,7 +51,7 @@ class Order:
 
 
 def happens_before(found: Trace) -> Order:
-    """Order all messages: by program order in each workgroup, and sends before receives.
+    """Order sends and receives: by program order in each workgroup, sends before receives.
 
     A receive comes after all sends of the received partial sum: those with the receive's output
     tile, slot and turn (how many partial sums were sent to the slot before).

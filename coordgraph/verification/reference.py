@@ -114,7 +114,10 @@ def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generat
 
 
 def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
-    """Numbers of elements of the packed vectors, by launch parameter such as `elements_a`."""
+    """Elements of each vector that holds the matrices of all groups, by launch parameter.
+
+    An example of a launch parameter is `elements_a`.
+    """
     found: dict[str, int] = {}
     for name in launch.values:
         if name.startswith(PACKED):

@@ -197,7 +197,7 @@ class WorkCounter:
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The work counts of many problems, from an array of values for each name in `inputs`."""
+        """The numbers of iterations, sends and so on of many problems; one array per input."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:

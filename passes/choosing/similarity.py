@@ -94,7 +94,10 @@ class Similarity:
         self._schedule = table.schedule
 
     def between(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> Matrix:
-        """Covariances, without noise, of the errors on plans `rows` with the errors on `others`."""
+        """Covariances of the cost model's errors on the plans `rows` with those on `others`.
+
+        Measurement noise is left out.
+        """
 
         def apart(columns: list[Column], length: float) -> Matrix:
             """exp(-d / length) for each pair of plans; d sums the |differences| in `columns`."""

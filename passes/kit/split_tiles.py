@@ -108,7 +108,7 @@ class SplitTiles:
         *here, tile, k_first = graph.reverse(at, wanted, ranges)
 
         def holder(k: Expr) -> Expr:
-            """The workgroup whose piece contains iteration `k` of the current output tile."""
+            """The workgroup that computes iteration `k` of the current output tile."""
             place = {**dict(zip(names, here, strict=True)), self.work.loop.dim: k}
             return graph.forward(place, [self.pieces], ranges)[0]
 
@@ -126,6 +126,6 @@ class SplitTiles:
         return (first, If(Lt(first.symbol, depth), piece))
 
     def _share(self, e: KernelEditor) -> Expr:
-        """Number of main loop iterations of a piece; the last piece of a tile may have fewer."""
+        """Number of a tile's iterations that one workgroup computes; the last may have fewer."""
         share = ceil_div(self.work.depth, self.splits)
         return e.parameter("share", share, note="iterations of a piece")

@@ -90,7 +90,7 @@ class Stream:
     along: str = ""
 
     def tie(self, e: KernelEditor, accumulator: str) -> Expr:
-        """Add coordinates for workgroups' shares, the loops over a share, and workspace slots.
+        """Add coordinates for workgroups' shares of iterations, loops over them, and workspace.
 
         Args:
             e: the kernel being built.
@@ -151,17 +151,18 @@ class Stream:
         return share
 
     def _least_share(self) -> Expr:
-        """Smallest number of iterations of a share that respects `least` and `least_segment`."""
+        """Smallest number of iterations of a workgroup that `least` and `least_segment` allow."""
         if self.least_segment <= self.least:
             return Integer(self.least)
         return maximum(Integer(self.least), minimum(Integer(self.least_segment), self.depth))
 
     def _slivers(self, e: KernelEditor) -> tuple[Expr, Expr]:
-        """Two distances, in iterations, within which the end of a share moves to the end of a tile.
+        """Distances, in iterations, within which a share's end moves to the end of a tile.
 
-        The end of a share moves to the end of a tile if it is before the tile's end by at most the
-        first distance, or after it by at most the second distance. In a tile with fewer iterations
-        than two segments need, every end of a share moves to the begin or the end of the tile.
+        A share is the contiguous iterations of one workgroup. The end of a share moves to the end
+        of a tile if it is before the tile's end by at most the first distance, or after it by at
+        most the second distance. In a tile with fewer iterations than two segments need, every end
+        of a share moves to the begin or the end of the tile.
         """
         sliver = Integer(self.least_segment - 1)
         before = minimum(sliver, floor_div(self.depth - 1, Integer(2)))
@@ -258,7 +259,7 @@ class Stream:
     def _backwards(
         self, e: KernelEditor, at: Mapping[str, Expr], mine: Assign, segment: Body
     ) -> Body:
-        """A loop over the segments of a share from the last to the first.
+        """A loop over the segments of a workgroup's share of iterations, from last to first.
 
         Args:
             e: the kernel being built; the loop `for_behind` is added.

@@ -177,7 +177,10 @@ class UniformEngine:
             stale = True
 
     def _set_workgroups(self) -> None:
-        """Set the times and the slots of workgroups, after all steps have been simulated."""
+        """Set when each workgroup starts and ends, and its slot (SM or cluster of SMs).
+
+        The method is called after all steps have been simulated.
+        """
         times, steps, tails = self.times, self.tables.steps, self.tables.tails
         owners = steps.workgroup[self.tables.loops.steps[self.firsts]]
         left = np.frombuffer(times.end)[tails.stops[tails.last] - 1]

@@ -110,7 +110,7 @@ class Concatenate(Edge):
         )
 
     def _each(self, sizes: Sizes) -> Expr | None:
-        """The factor p in `p·t[g]`, the first index of segment g; None if p is unknown.
+        """The factor p: segment g begins at index `p * table[g]`; None if p is unknown.
 
         p is 1 if `extents` is given, else the product of the sizes of all upstream operands except
         the first and the last.

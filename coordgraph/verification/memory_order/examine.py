@@ -124,10 +124,13 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """For each (mbarrier, phase) of `early`: the arrivals, each as a tuple that can be compared.
+    """Arrivals that may count for several phases of an mbarrier, as tuples that can be compared.
 
     The tuple is (event, time, seen): the arrival's event, and the two fields of its clock. A launch
     is simulated again until two simulations in a row give equal tuples.
+
+    Args:
+        early: by mbarrier and phase, the arrivals that may count for the phase.
     """
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]

@@ -182,7 +182,7 @@ class Fixup(Pieces):
         )
 
     def _in_steps(self, step: Callable[[int], Body]) -> Body:
-        """Operations that execute all steps of the ring in which one slot is loaded.
+        """Operations that execute all steps of the ring in which one workspace slot is loaded.
 
         Args:
             step: a function that makes the operations of a step from the number of 16-byte accesses
@@ -228,7 +228,7 @@ class Fixup(Pieces):
 
 
 def tie_memory(pieces: Pieces) -> None:
-    """Add the edges from partial sums and flags in global memory to slots and registers.
+    """Add the edges from partial sums and flags to workspace slots and registers.
 
     The new edges, which order a slot by registers and threads, replace the edges of the scheduled
     graph, which order a slot by the rows and columns of a tile.
