@@ -234,9 +234,7 @@ class KernelGraph:
             at: the point: values of coordinates, of launch parameters, and entries of tables, by
                 name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
                 coordinates at which the path starts are symbols.
-            forward: whether to compute an index of workgroups, loops or threads from indices of
-                tensors; by default, an index of a tensor is computed from those of workgroups,
-                loops and threads.
+            forward: compute workgroup, loop or thread indices from tensor indices, not in reverse.
 
         Raises:
             EvaluationError: values that the index depends on are missing in `at`, or an index is

@@ -99,7 +99,10 @@ class Product:
     def __call__(self, a: Any, b: Any, out: Any, offsets: Any) -> None:
         c, (groups, n, k) = self.config, b.shape
         if k % ALIGNMENT:
-            raise Unavailable("the Triton kernel needs rows of a multiple of 16 bytes, for TMA")
+            raise Unavailable(
+                f"the Triton kernel loads by TMA, which needs k to be a multiple of {ALIGNMENT} "
+                f"elements (16 bytes), but k = {k}; choose another k"
+            )
         try:
             product_of_groups[(processors() * c.programs,)](
                 TensorDescriptor.from_tensor(a, [c.m, c.k]),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from codegen.call.views import TensorView
+from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import dtype
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["alignment_of"]
+__all__ = ["alignment_of", "alignment_of_factors"]
 
 
 def alignment_of(view: TensorView) -> int:
@@ -26,3 +29,19 @@ def alignment_of(view: TensorView) -> int:
     while any(number % found for number in (view.pointer, *(size * step for step in steps))):
         found //= 2
     return found
+
+
+def alignment_of_factors(gemm: GemmProblem, views: Mapping[str, TensorView]) -> int:
+    """The largest power of two, up to 16, to which A and B are aligned; see `alignment_of`.
+
+    If the rows of A are gathered, threads copy them in chunks of 16 bytes, and a chunk that is not
+    whole would bring elements of the gap behind a row. So the length of a row counts, too.
+
+    Args:
+        gemm: the problem.
+        views: the arrays of a call, by the name of the tensor.
+    """
+    found = min(alignment_of(views[name]) for name in "AB")
+    a = views["A"]
+    whole = not gemm.gathered_rows or a.shape[-1] % dtype(a.dtype).chunk == 0
+    return found if whole else 1

@@ -22,7 +22,7 @@ __all__ = ["Arrangement", "Launch", "Prepared"]
 MATRIX, MATRICES = 2, 3
 """MATRIX: number of axes of a matrix. MATRICES: number of axes of a batch of matrices."""
 NEITHER = (False, False)
-"""A pair of flags, the first for A and the second for B, both False."""
+"""Flags of A and of B, such as whether each is given as its transpose: both False."""
 
 
 Launch = Callable[..., Any]

@@ -62,7 +62,8 @@ class _Compiler:
         self._waiting: dict[Hashable, _Waiting] = {}
         self._queue: deque[_Waiting] = deque()
         self._not_queued: list[list[Any]] = []
-        """Entries of calls whose kernels did not fit into the queue."""
+        """Entries of the cache of prepared calls whose kernel did not fit into the queue. They
+        expire when the next kernel is built, so that such a call asks for its kernel again."""
         self._thread: threading.Thread | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._closed = False

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MOST_ATTEMPTS = 24
-"""Number of failing plans after which `try_plans` gives up."""
+"""Number of plans that cannot be compiled or launched after which `try_plans` raises the error."""
 T = TypeVar("T")
 
 _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}

@@ -17,7 +17,7 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
     """Yield the caller's plan only; or without one, the fastest measured plan, then other plans.
 
     The other plans are those whose kernels `codegen.warm` has built for this range of sizes; then
-    those of the cost model or, without a cost model, of public figures of the GPU, the cheapest
+    those of the cost model or, without a cost model, of data-sheet rates of the GPU, the cheapest
     first; then the fallback plan, which a fixed rule derives from the sizes.
 
     If the request is for a batch-invariant product, every plan is checked to add along k in the

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from codegen.call.alignment import alignment_of
+from codegen.call.alignment import alignment_of_factors
 from codegen.call.arrangement import Arrangement
 from codegen.call.arrays import library
 from codegen.call.checks import NO_OFFSETS, problem_parameters
@@ -293,7 +293,7 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
         here.name,
         here.processors,
         here.ordinal,
-        min(alignment_of(views[name]) for name in "AB"),
+        alignment_of_factors(problem, views),
         reads_c=reads_c,
         batches=batches,
     )

@@ -364,7 +364,7 @@ def _why_no_times(found: PlanRequest) -> str:
 
 
 def _figured() -> str:
-    """The names of the GPUs for which there are files of published figures."""
+    """The names of the GPUs for which there are files of data-sheet rates."""
     return ", ".join(known_figures())
 
 

@@ -45,7 +45,7 @@ def family_of(request: PlanRequest) -> KernelFamily | None:
 def plans_among(request: PlanRequest) -> Iterator[Plan]:
     """Yield plans whose kernels `warm` has built, the cheapest by the cost model first.
 
-    Without a cost model, public figures of the GPU rank the plans. Without both, nothing is
+    Without a cost model, data-sheet rates of the GPU rank the plans. Without both, nothing is
     yielded.
     """
     device, family = request.constants, family_of(request)

@@ -102,9 +102,8 @@ def matmul(
             scattered: row i of the product is row `rows[i]` of A, and is written to row
             `targets[i]` of `out`, which must be given. A then has any number of rows. Entries must
             be numbers of rows of A and of `out`, which kernels on GPUs do not check, and entries of
-            `targets` must be distinct. Rows of `out` that are no target keep their values. On GPUs,
-            gathering needs `mma.sync`, because TMA loads adjacent rows. Only for single products
-            and groups of rows; excludes `tune`.
+            `targets` must be distinct. Rows of `out` that are no target keep their values. Only for
+            single products and groups of rows; excludes `tune`.
         parts: the order of the columns of B if the epilogue has several sums: `stacked` or
             `interleaved`, see `coordgraph.Gemm`.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
@@ -316,9 +315,8 @@ def grouped_matmul(
     Args:
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
             `"k"` A (m x k, the columns of all groups) and B (k x n, the rows of all groups). GPU
-            arrays, or numpy arrays for the CPU. Column-major views, and gaps between rows and
-            between the matrices of B, are read in place as by `matmul`. B may be one expanded
-            matrix.
+            arrays, or numpy arrays for the CPU. Column-major views, gaps between rows and between
+            matrices of B are read in place as by `matmul`. B may be one expanded matrix.
         offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
             and the end of the last one. Entries must not decrease; the last is at most m (or k).
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
@@ -345,8 +343,7 @@ def grouped_matmul(
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
-            not fit; nothing was launched. `group_axis="mnk"` (a list of products) is refused, since
-            no plans are known for it.
+            not fit; nothing was launched. No plans are known for `group_axis="mnk"`.
         CodegenError: there is no GPU, or it cannot multiply this type, or cannot use `plan`.
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """

@@ -12,7 +12,7 @@ from coordgraph.epilogue import EpilogueFunction
 __all__ = ["quick_key"]
 
 NUMBERS = (float, int)
-"""The types of numbers that a quick key takes."""
+"""The types that alpha, beta and other numbers of a call may have, for a key by `quick_key`."""
 
 
 def quick_key(

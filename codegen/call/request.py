@@ -33,7 +33,7 @@ EACH, SHARED = "data-parallel", "data-parallel{persistent=true}"
 """Pipelines of simple plans. EACH launches a workgroup for every tile; in SHARED a fixed number of
 persistent workgroups share the tiles."""
 MOST_BY_FIGURES = 8
-"""Largest number of plans that are ranked by public figures of a GPU: its clock, operations per
+"""Largest number of plans that are ranked by data-sheet rates of a GPU: its clock, operations per
 cycle, memory bandwidth and so on, from data sheets."""
 
 
@@ -97,9 +97,9 @@ class PlanRequest:
 
     @cached_property
     def figures(self) -> GpuFigures | None:
-        """The public figures of a GPU without a cost model, by which plans are ranked.
+        """The data-sheet rates of a GPU without a cost model, by which plans are ranked.
 
-        The result is None if the GPU has no file of figures, if operands are not aligned to 16
+        The result is None if the GPU has no file of such rates, if operands are not aligned to 16
         bytes, and for batch-invariant products, whose plans must not depend on m.
         """
         lowering = self.lowering
@@ -168,7 +168,7 @@ class PlanRequest:
         """Candidate plans, the best first; the last plan is the fallback, `simple_plan`.
 
         The cost model ranks the plans before the fallback. If the lowering or the element types
-        have no cost model, public figures of the GPU rank them. Without figures too, the fallback
+        have no cost model, data-sheet rates of the GPU rank them. Without these too, the fallback
         is the only plan. If `order` is not None, all plans of the cost model and the fallback add
         in this order; `passes.choosing.order_in_graph` checks the scheduled graph of a plan for it.
         """

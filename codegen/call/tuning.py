@@ -69,7 +69,7 @@ def find_fastest(
     """Find the fastest plan for a request by measuring some of the candidates.
 
     Args:
-        request: the problem and the device, for which there is a cost model or public figures.
+        request: the problem and the device, for which there is a cost model or data-sheet rates.
         bench: starts plans and takes samples of their times.
         compile_all: compiles the kernels of some plans, in parallel.
         advance: reports progress.

@@ -192,8 +192,9 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
 def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
     """Kernels for lowerings without a cost model: the most frequent ones for random sizes.
 
-    Public figures of the GPU or a fixed rule choose the plan of a size. The most frequent kernel is
-    the first. One of the kernels computes whole tiles in row-major order, which suits every size.
+    Data-sheet rates of the GPU or a fixed rule choose the plan of a size. The most frequent kernel
+    is the first. One of the kernels computes whole tiles in row-major order, which suits every
+    size.
     """
     used: dict[Plan, int] = {}
     for m, n, k in draw_sizes(ranges, BY_RULE):

@@ -169,7 +169,9 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
         if name in values:
             values[name] = min(max(values[name], parameter.minimum), parameter.maximum)
     fixed = [getattr(gemm, axis) or values.get(axis, extents[axis]) for axis in AXES]
-    m, n, k = (-(-length // extent) for length, extent in zip(fixed, shape, strict=True))
+    # The trace counts output tiles of the unit size: a large tile is a span of many such tiles.
+    unit = (*graph.tilings.unit, shape[2]) if graph.tilings else shape
+    m, n, k = (-(-length // extent) for length, extent in zip(fixed, unit, strict=True))
     products = GROUPS if gemm.batched or gemm.diagonal else 1
     size = graph.workgroup.size
     grid = int(size) if isinstance(size, Integer) else values.get("workgroups", workgroups)

@@ -321,8 +321,7 @@ def _cut(
         # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        # Kernels whose TMA boxes have rows shorter than a cache line took 1.15 times as long, so
-        # they are left out.
+        # Left out: TMA boxes with rows shorter than a cache line took 1.15 times as long.
         if problem.ragged("k"):
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     if large_clusters and not any_tiles:

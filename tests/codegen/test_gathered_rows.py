@@ -11,14 +11,13 @@ import pytest
 
 import codegen
 from codegen.toolchain import assemble
-from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError, VerifyError, parse
+from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError, parse
 from coordgraph import epilogue as ep
 from coordgraph.coordinates.edges import Gather
 from coordgraph.errors import NotInvertible
 from coordgraph.interpreter import interpret
 from coordgraph.text import from_json, to_json
 from passes import DataParallel, Pipeline, SplitK, StreamK, TwoTileStreamK
-from passes.lowering import LowerToHopper
 from tests.support.ptxas import HAS_WHEEL, assert_clean
 from tests.support.sampling import cover, quick_cases
 
@@ -179,15 +178,12 @@ def test_an_empty_product_writes_nothing():
     ("architecture", "kind", "family"),
     [
         ("sm_80", "both", "mma.sync"),
-        ("sm_90a", "both", "mma.sync"),
+        ("sm_90a", "both", "wgmma"),
         ("sm_90a", "scattered", "wgmma"),
     ],
 )
 def test_gpu_kernels_assemble(architecture: str, kind: str, family: str, grouped: bool):
-    """Kernels that gather or scatter rows assemble.
-
-    TMA cannot gather rows, so Hopper kernels that gather multiply with mma.sync, not wgmma.
-    """
+    """Kernels that gather or scatter rows assemble, without register spills."""
     gemm = Gemm("bf16", transpose_b=True, grouped=grouped, epilogue=scaled, **KINDS[kind])
     tile = (128, 128, 64 if family == "wgmma" else 32)
     kernel = codegen.compile(StreamK()(gemm.graph(tile)), architecture)
@@ -198,16 +194,6 @@ def test_gpu_kernels_assemble(architecture: str, kind: str, family: str, grouped
     assert ("load(rows, min(" in found.get("A", "")) == (kind == "both")
     if HAS_WHEEL:
         assert_clean(assemble(kernel.ptx, architecture))
-
-
-def test_hopper_says_why_it_does_not_gather():
-    gemm = Gemm("bf16", gathered_rows=True)
-    scheduled = StreamK()(gemm.graph((128, 128, 64)))
-    why = LowerToHopper().why_not(scheduled)
-    assert why is not None
-    assert "the table 'rows' numbers the rows of A, and TMA loads boxes of adjacent rows" in why
-    with pytest.raises(CodegenError, match="TMA loads boxes of adjacent rows"):
-        codegen.compile(scheduled, "sm_90a", instructions="wgmma")
 
 
 def test_gather_reads_inside_its_table_in_padding():

@@ -10,10 +10,14 @@ import pytest
 import codegen
 from coordgraph import Gemm
 from passes import DataParallel, StreamK
+from passes.lowering import LowerToHopper
+from tests.codegen.nvptx.test_gathering import LOWERINGS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
+FAMILIES = {"sm_80": ("mma.sync", 32), "sm_90a": ("wgmma", 64)}
+"""For each architecture: the matrix instructions, and the extent of a tile in k."""
 BOUND = 2e-2
 """Largest error of 16-bit results (sums are in f32), relative to the largest element."""
 
@@ -63,22 +67,44 @@ def test_groups_of_a_mixture_of_experts(architecture: str, schedule: Any):
     offsets = torch.tensor([0, 200, 200, 655, 690], device="cuda", dtype=torch.int32)
     rows, targets = tables(tokens, 690, 900)
     a, b = normal(tokens, k), normal(experts, n, k)
-    # wgmma reads A by TMA, which loads only adjacent rows, so only mma.sync kernels gather rows.
-    gathered = architecture == "sm_80"
-    gemm = Gemm("bf16", grouped=True, transpose_b=True, gathered_rows=gathered, scattered_rows=True)
-    tile = (128, 128, 32 if gathered else 64)
-    kernel = codegen.compile(schedule(gemm.graph(tile)), architecture)
-    left = a[rows.long()]
+    gemm = Gemm("bf16", grouped=True, transpose_b=True, gathered_rows=True, scattered_rows=True)
+    family, depth = FAMILIES[architecture]
+    scheduled = schedule(gemm.graph((128, 128, depth)))
+    kernel = codegen.compile(scheduled, architecture, instructions=family)
     out = torch.full((900, n), float("nan"), device="cuda", dtype=torch.bfloat16)
-    given: dict[str, Any] = {"targets": targets, "offsets": offsets, "out": out}
     for _ in range(3):
-        kernel(a, b, rows=rows, **given) if gathered else kernel(left, b, **given)
-    ends = offsets.tolist()
+        kernel(a, b, rows=rows, targets=targets, offsets=offsets, out=out)
+    left, ends = a[rows.long()], offsets.tolist()
     for group, (start, end) in enumerate(itertools.pairwise(ends)):
         if start < end:
             exact = left[start:end].float() @ b[group].float().T
             check(out[targets[start:end].long()], exact)
     assert int(out.isnan().all(1).sum()) == 900 - 690
+
+
+@pytest.mark.parametrize("shape", [(1000, 328, 520), (300, 256, 64), (131, 1024, 4096)], ids=str)
+@pytest.mark.parametrize("case", range(len(LOWERINGS)))
+def test_lowerings_gather(case: int, shape: tuple[int, int, int]):
+    """Threads gather rows of A into the ring that TMA fills with B, for every kind of lowering."""
+    schedule, tile, options = LOWERINGS[case]
+    m, n, k = shape
+    rows, _ = tables(700, m, m)
+    a, b = normal(700, k), normal(n, k)
+    graph = schedule(Gemm("bf16", transpose_b=True, gathered_rows=True).graph(tile))
+    kernel = codegen.compile(graph, "sm_90a", lowering=LowerToHopper(**options))
+    exact = a[rows.long()].float() @ b.float().T
+    for _ in range(5):
+        out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+        check(kernel(a, b, rows=rows, out=out), exact)
+
+
+def test_rows_that_are_no_multiple_of_16_bytes_are_gathered():
+    """Elements in the gap between rows are not read, even if they are NaN."""
+    whole = torch.full((500, 72), float("nan"), device="cuda", dtype=torch.bfloat16)
+    a, b = whole[:, :68], normal(128, 72)[:, :68]
+    a.copy_(normal(500, 68))
+    rows, _ = tables(500, 300, 300)
+    check(codegen.matmul(a, b, transpose_b=True, rows=rows), a[rows.long()].float() @ b.float().T)
 
 
 def test_a_graph_is_replayed_with_other_tables():

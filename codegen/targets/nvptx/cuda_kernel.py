@@ -10,7 +10,7 @@ from typing import Any
 from weakref import finalize
 
 from codegen.architectures import Alignment, Variant, Vectors
-from codegen.call.alignment import alignment_of
+from codegen.call.alignment import alignment_of_factors
 from codegen.call.arrays import Library, library, row_major, stream_handle
 from codegen.call.checks import check_call, problem_parameters
 from codegen.call.operands import Operands
@@ -366,7 +366,7 @@ class CudaKernel(Kernel):
             step = given.get(stride_of("D"), shape[0] * shape[1])
             shape, strides = (given["groups"], *shape), (step, *strides)
         made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
-        aligned = min(alignment_of(views[name]) for name in "AB")
+        aligned = alignment_of_factors(gemm, views)
         along_rows = [
             name
             for name in (*gemm.operands, *gemm.outputs)
@@ -427,10 +427,7 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """Whether workgroups wait for workgroups with `lower` or with `higher` numbers.
-
-        `none` if no workgroup waits, `mixed` if both occur or nothing is proved.
-        """
+        """The numbers of awaited workgroups: `lower`, `higher`, `mixed` (or unproved), `none`."""
         return wait_direction(self.graph)
 
     @property

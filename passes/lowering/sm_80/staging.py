@@ -142,13 +142,24 @@ class Operand:
         )
         c.connect(Flatten((place.id, element.id), self.column))
 
-    def copy(self, c: CoordinateEditor, workitems: int, vector: int) -> Operation:
+    def copy(
+        self,
+        c: CoordinateEditor,
+        workitems: int,
+        vector: int,
+        thread: str = "workitem",
+        *,
+        grouped: bool = False,
+    ) -> Operation:
         """Add the edges from positions in a tile to the threads that copy the tile.
 
         Args:
             c: the coordinate graph under construction.
             workitems: number of threads that copy a tile.
             vector: number of elements that one copy moves.
+            thread: the coordinate that numbers these threads.
+            grouped: what to do if a thread makes more copies than can be unrolled: True for a loop
+                over groups of unrolled copies, False for a loop over single copies.
 
         Returns:
             The operation that copies one tile.
@@ -156,18 +167,19 @@ class Operand:
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         vectors = rows * columns // vector
         passes = -(-vectors // workitems)
+        groups = -(-passes // MOST_UNROLLED_COPIES) if grouped else 1
         number = c.add(Linear(own("copy.column"), Integer(columns // vector)))
         element = c.add(Register(own("copy.element"), Integer(vector)))
         linear = c.add(Linear(own("copy.vector"), Integer(vectors)))
-        step = c.add(Unroll(own("copy.pass"), Integer(passes)))
+        step = c.add(Unroll(own("copy.pass"), Integer(-(-passes // groups))))
+        group = (c.add(Linear(own("copy.group"), Integer(groups))).id,) if groups > 1 else ()
         c.connect(Tile(self.column, (number.id, element.id)))
         c.connect(Flatten((self.row, number.id), linear.id))
-        c.connect(Tile(linear.id, (step.id, "workitem")))
+        c.connect(Tile(linear.id, (*group, step.id, thread)))
         op = CopyElements(self.tensor, self.shared, vector, asynchronous=True)
-        return For(
-            step.id,
-            Integer(0),
-            Integer(passes),
-            body=(at({element.id: 0}, op),),
-            unroll=passes <= MOST_UNROLLED_COPIES,
-        )
+        one, passes = at({element.id: 0}, op), c[step.id].fixed_size
+        unroll = passes <= MOST_UNROLLED_COPIES
+        copies = For(step.id, Integer(0), Integer(passes), body=(one,), unroll=unroll)
+        for outer in group:
+            copies = For(outer, Integer(0), Integer(groups), body=(copies,))
+        return copies

@@ -37,8 +37,8 @@ from coordgraph.tilings import Tiling
 from passes.lowering.row_reductions import RowLayout, exchange_bytes
 
 __all__ = [
-    "DESCRIBER_REGISTERS",
     "HALVED_COLUMNS",
+    "HELPER_REGISTERS",
     "MMA_COLUMNS",
     "MMA_M",
     "MOST_ALONE_BY_ELEMENTS",
@@ -80,9 +80,9 @@ PRODUCER_REGISTERS = 40
 """Number of registers of a thread in the producer's warpgroup. A launch of 384 threads has 168
 registers a thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch
 has, setmaxnreg would block forever."""
-DESCRIBER_REGISTERS = 64
-"""Number of registers of a thread in the producer's warpgroup, if a warp of that warpgroup writes
-tensor maps."""
+HELPER_REGISTERS = 64
+"""Number of registers of a thread in the producer's warpgroup, if other warps of that warpgroup
+write tensor maps or gather rows."""
 MOST_REGISTERS = 240
 """Largest number of registers that setmaxnreg requests for a consumer thread."""
 MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64

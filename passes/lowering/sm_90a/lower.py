@@ -10,16 +10,13 @@ from sympy import Integer
 
 from coordgraph import KernelGraph
 from coordgraph.control.asynchronous import (
-    Advance,
     AllowNextLaunch,
     AwaitEarlierLaunch,
     ClusterBarrier,
     Counter,
-    ExpectBytes,
     PrefetchMap,
     PublishBarriers,
     SetRegisters,
-    WaitBarrier,
 )
 from coordgraph.control.lowered import Barrier
 from coordgraph.control.operations import (
@@ -28,9 +25,7 @@ from coordgraph.control.operations import (
     If,
     LoadTile,
     Locate,
-    Operation,
     Scope,
-    SetCoordinate,
 )
 from coordgraph.elements import WARPGROUP_MMA, dtype
 from coordgraph.tensors import Tensor
@@ -45,7 +40,7 @@ from passes.lowering.sm_90a.boxes import in_boxes
 from passes.lowering.sm_90a.consumers import Consumer
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import (
-    DESCRIBER_REGISTERS,
+    HELPER_REGISTERS,
     MOST_ALONE_BY_ELEMENTS,
     Division,
     K,
@@ -54,8 +49,10 @@ from passes.lowering.sm_90a.division import (
     most_alone,
     swapped,
 )
+from passes.lowering.sm_90a.gathering import Gatherers
 from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
+from passes.lowering.sm_90a.producer import load_tiles
 from passes.lowering.sm_90a.refusals import (
     across_k,
     cut_along,
@@ -68,7 +65,7 @@ from passes.lowering.sm_90a.refusals import (
     table_of_rows,
 )
 from passes.lowering.sm_90a.registers import no_registers, streamed
-from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
+from passes.lowering.sm_90a.ring import STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
 from passes.lowering.sm_90a.ticket_ring import TicketRing
@@ -236,11 +233,11 @@ class LowerToHopper(Pass):
             by_elements = by_elements or bool(graph.gemm.transposed_operands)
         sums = streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
-        if not Maps.of(graph, BOXED).tensors:
+        if not (Maps.of(graph, BOXED).tensors or Gatherers.needed_by(graph)):
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
             alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices take registers as well
-        registers = DESCRIBER_REGISTERS
+        registers = HELPER_REGISTERS
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
@@ -332,38 +329,49 @@ class LowerToHopper(Pass):
             division.add_machine(c)
             TILES.add(c, stages, "running number of a k tile")
             maps.add(e, graph.workgroup.id, division.workgroups)
-            tiles = divided_tiles(c, gemm, divisions, stages, stores, maps)
+            gatherers = Gatherers(graph, division, stages)
+            gatherers.add(c)
+            tiles = divided_tiles(c, gemm, divisions, stages, stores, maps, gatherers)
             if streamed(graph):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
             located = self._located(graph)
             width = min(self.vector or PAIR, PAIR)
             boxes = self.boxed_operands
-            tickets = TicketRing(graph, division, describes=bool(maps.tensors))
+            helpers = gatherers.warps + bool(maps.tensors)
+            tickets = TicketRing(graph, division, helpers=helpers)
             tickets.add(c)
             work = Consumer(c, graph, tiles, stages, width, self.reads_c, boxes, located, tickets)
             by_name = {tile.name: tile for tile in tiles}
 
-            def load(loop: For) -> Body:
+            def of(loop: For) -> tuple[DividedTile, tuple[str, ...]]:
+                """The tiles that a loop over k tiles loads, and the indices computed once."""
                 first = next(op for op in loop.body if isinstance(op, LoadTile))
                 own = by_name[graph.tilings.of_operation(first).accumulator]
-                once = computed_once(graph.coordinates, loop.dim, own.along_k)
+                return own, computed_once(graph.coordinates, loop.dim, own.along_k)
+
+            def load(loop: For) -> Body:
                 before, inside = tickets.fetch(loop)
-                return (*maps.await_described(), *before, _load(loop, own, once, inside))
+                return (*maps.await_described(), *before, load_tiles(loop, *of(loop), inside))
 
             body = graph.control.root.body
             produce = tickets.produced(c, part(body, load, work.receive, work.load_operands))
             consume = work.all(body)
             describe = tickets.followed(part(body, lambda _: maps.describe(c)))
+            gather = gatherers.role(body, of, work.receive, work.load_operands, tickets)
             consumers = tickets.counted(Scope("consumers", consume))
             producer = tickets.counted(Scope("producer", produce))
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
                 leader(
-                    *TILES.initial(c, 1, division.team * (division.workgroups // division.split)),
+                    *TILES.initial(
+                        c,
+                        1 + gatherers.threads,
+                        division.team * (division.workgroups // division.split),
+                    ),
                     *maps.initial(c),
                     *work.initial(),
                     *tickets.initial(c),
-                    *_publish(stores, maps),
+                    *_publish(gatherers.left(_boxed(bool(stores))), maps),
                 ),
                 *together,
                 AllowNextLaunch(),
@@ -383,6 +391,7 @@ class LowerToHopper(Pass):
                             (Counter(STEP, (*maps.counted(producer),)),),
                         ),
                         *maps.describer(c, division, describe, tickets.counted),
+                        *gather,
                     ),
                 ),
                 # Workgroups of a cluster write to each other's shared memory and mbarriers, so none
@@ -403,36 +412,17 @@ def _per_piece(tensor: Tensor, division: Division) -> Tensor:
     return replace(tensor, shape=(*tensor.shape, Integer(division.workgroups)))
 
 
-def _publish(stores: Sequence[BoxedStore], maps: Maps) -> Body:
-    """Make the initialised mbarriers visible to TMA; prefetch tensor maps that launches pass."""
-    given = (name for name in _boxed(bool(stores)) if not maps.name(name))
+def _publish(boxed: Sequence[str], maps: Maps) -> Body:
+    """Make the initialised mbarriers visible to TMA; prefetch tensor maps that launches pass.
+
+    Args:
+        boxed: the tensors that TMA copies.
+        maps: the tensor maps that the kernel writes itself.
+    """
+    given = (name for name in boxed if not maps.name(name))
     return (PublishBarriers(), *map(PrefetchMap, given))
 
 
 def _boxed(stores: bool) -> tuple[str, ...]:
     """The tensors that TMA copies: A and B, and D if TMA stores D."""
     return BOXED if stores else BOXED[:2]
-
-
-def _load(loop: For, tile: DividedTile, once: tuple[str, ...], first: Body) -> Operation:
-    """The producer's loop over k tiles: wait until a stage is free, then fill it by TMA.
-
-    The boxes that begin inside the tensor are counted for the first k tile only, because their
-    number is the same for all k tiles of a macro tile. The coordinates `once` (indices along k) are
-    computed once for each k tile, not for each box. The operations `first` begin every iteration.
-    """
-    a, b = tile.loads
-    copies = (a.copies, b.copies)
-    steps = loop.with_body(
-        *first,
-        WaitBarrier(EMPTY, PHASE, before=True),
-        ExpectBytes(FULL, a.bytes + b.bytes),
-        *((Locate(once, body=copies),) if once else copies),
-        Advance(STEP),
-    )
-    counters = [counter for counter in (a.counter, b.counter) if counter is not None]
-    count = SetCoordinate(loop.dim, loop.start, tuple(counted for _, counted in counters))
-    body: Body = (count, steps) if counters else (steps,)
-    for dim, _ in counters:
-        body = (Counter(dim, body),)
-    return body[0]

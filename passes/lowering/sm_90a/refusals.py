@@ -121,13 +121,12 @@ def table_of_rows(graph: KernelGraph, tensor: str) -> str:
 
 
 def no_boxes(graph: KernelGraph) -> str | None:
-    """Why TMA cannot load A or B; None if it can load both."""
-    for tensor in ("A", "B"):
-        if table := table_of_rows(graph, tensor):
-            return (
-                f"the table '{table}' numbers the rows of {tensor}, and TMA loads boxes of "
-                "adjacent rows; use LowerToTensorCores, or gather the rows before the product"
-            )
+    """Why B cannot be loaded; None if it can: TMA loads B, and loads A unless rows are gathered."""
+    if table := table_of_rows(graph, "B"):
+        return (
+            f"the table '{table}' numbers the rows of B, and TMA loads boxes of adjacent rows; use "
+            "LowerToTensorCores, or gather the rows before the product"
+        )
     return None
 
 

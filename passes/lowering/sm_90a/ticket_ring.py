@@ -58,14 +58,15 @@ class TicketRing:
     Args:
         graph: the scheduled graph.
         division: how a macro tile is divided over the cluster and its warpgroups.
-        describes: whether another warp writes tensor maps, and so executes the loop, too.
+        helpers: number of warps beside the producer warp that execute the loop, too: they write
+            tensor maps or gather rows.
     """
 
-    def __init__(self, graph: KernelGraph, division: Division, *, describes: bool) -> None:
+    def __init__(self, graph: KernelGraph, division: Division, *, helpers: int) -> None:
         self.take, self.division = taken_by(graph), division
         self._always = not depth_is_data(graph) if self.take is not None else True
         """Whether every output tile has at least one k tile."""
-        self._readers = division.consumers * WARPS + 1 + describes
+        self._readers = division.consumers * WARPS + 1 + helpers
         self._several = division.workgroups > 1
 
     @staticmethod

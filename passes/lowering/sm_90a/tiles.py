@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from sympy import Integer
 
+from coordgraph.control.operations import Operation
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.gemm import GemmProblem
 from passes.lowering.parts import ordered_columns
 from passes.lowering.sm_90a.boxes import BoxedOperand, TileLoad
 from passes.lowering.sm_90a.division import Division, K
+from passes.lowering.sm_90a.gathering import THREAD, Gatherers
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.stores import BoxedStore
 
@@ -26,7 +28,9 @@ class DividedTile:
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
         operands: A and B.
-        loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues.
+        loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues; if
+            rows of A are gathered, that of B alone.
+        gathers: the copies of gathered rows of a tile of A; None if TMA loads A.
         rooms: number of elements of A and of B that a stage has room for, by the coordinate of the
             shared memory.
         store: how D is stored through shared memory by TMA; None to store D from registers.
@@ -34,7 +38,8 @@ class DividedTile:
 
     division: Division
     operands: tuple[BoxedOperand, BoxedOperand]
-    loads: tuple[TileLoad, TileLoad]
+    loads: tuple[TileLoad, ...]
+    gathers: Operation | None
     rooms: Mapping[str, int]
     store: BoxedStore | None
 
@@ -57,6 +62,7 @@ def divided_tiles(
     stages: int,
     stores: Sequence[BoxedStore],
     maps: Maps,
+    gatherers: Gatherers,
 ) -> tuple[DividedTile, ...]:
     """Add TMA boxes for tiles of each shape, and one ring of stages, which all shapes share.
 
@@ -69,6 +75,7 @@ def divided_tiles(
         stages: number of stages of the ring.
         stores: for tiles of each shape, how TMA stores D; empty to store D from registers.
         maps: the tensor maps that the kernel writes itself.
+        gatherers: the warps that gather rows of A, if a table numbers A's rows.
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
@@ -94,9 +101,13 @@ def divided_tiles(
             store.add(c)
         depths = division.extent(K) // division.instruction.depth
         c.add(Register(division.tiling.own("fragment.k"), Integer(depths)))
-        loads = (a.copies(c), b.copies(c))
+        gathers, loads = None, (b.copies(c),)
+        if gatherers.needed:
+            gathers = a.copy(c, gatherers.threads, division.kind.chunk, THREAD, grouped=True)
+        else:
+            loads = (a.copies(c), *loads)
         by_memory = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}
-        tiles.append(DividedTile(division, (a, b), loads, by_memory, store))
+        tiles.append(DividedTile(division, (a, b), loads, gathers, by_memory, store))
     return tuple(tiles)
 
 

@@ -65,7 +65,7 @@ from coordgraph.integers import ceil_div, equal, floor_mod, index_symbol
 from passes.lowering.sm_90a.division import LANES, WARP, WARPS, Division
 from passes.lowering.sm_90a.ring import STEP
 
-__all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
+__all__ = ["ITEM", "ORDER", "Turns", "moves", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
 """ITEM: the coordinate that numbers the work units of a workgroup (a work unit is an output tile or
@@ -167,7 +167,7 @@ class Turns:
         """
         first = equal(floor_mod(self.division.thread, Integer(LANES)), 0)
         signal = If(first, (ArriveBarrier(ORDER),))
-        last = max((n for n, op in enumerate(body) if _moves(op)), default=-1)
+        last = max((n for n, op in enumerate(body) if moves(op)), default=-1)
         if last < 0:
             return (signal, *body)
         op = body[last]
@@ -177,7 +177,7 @@ class Turns:
         return (*body[:last], replace(op, **branches), *body[last + 1 :])
 
 
-def _moves(op: Operation) -> bool:
+def moves(op: Operation) -> bool:
     """Whether `op` is, or contains, an operation that advances the ring of k tiles."""
     return any(isinstance(inner, Advance) and inner.dim == STEP for inner in op.walk())
 
@@ -191,7 +191,7 @@ def _ring_steps(op: Operation) -> Body:
     """Operations that count the ring steps of `op`, for warpgroups that do not execute `op`."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
-    if not _moves(op):
+    if not moves(op):
         return ()
     bodies = {
         name: tuple(step for inner in getattr(op, name) for step in _ring_steps(inner))

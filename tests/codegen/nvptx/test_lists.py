@@ -314,8 +314,8 @@ def kernel(schedule: str, target: str = "sm_90a", layout: str = "nt") -> Any:
 
 @quick_cases(1)
 @pytest.mark.parametrize("layout", chosen(("nt", "tn"), LAYOUTS))
-def test_every_layout_is_taken_by_the_copy_engine(layout: str):
-    """TMA loads every layout of a list, since each row begins at a multiple of 16 bytes."""
+def test_tma_loads_every_layout(layout: str):
+    """In a list of products, A and B may be transposed or not: TMA loads them either way."""
     made = kernel(PERSISTENT, layout=layout)
     assert "wgmma" in made.ptx
     assert "cp.async.bulk.tensor" in made.ptx

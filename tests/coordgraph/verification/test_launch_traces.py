@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from coordgraph import parse
+from coordgraph import Gemm, parse
 from coordgraph.interpreter.walking import Budget, BudgetExceeded, EndlessLoop, Fuel
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification import Outcome
 from coordgraph.verification.evidence import LIMITS, Evidence
+from passes import HeterogeneousTiles
+from passes.work_check import small_launches
 from tests.passes.schedules import SCHEDULES, symbolic
 from tests.support.sampling import chosen
 
@@ -38,6 +40,14 @@ def test_launches_with_too_many_tiles_are_left_out():
     verdict = graph.check()["cover"]
     assert verdict.outcome is Outcome.HOLDS
     assert f"; {found.left_out} launches left out" in verdict.detail
+
+
+def test_a_large_tile_costs_as_much_as_the_unit_tiles_that_it_spans():
+    """One tile of 2^40 rows spans 2^38 tiles of 4 rows, which no trace can list."""
+    graph = HeterogeneousTiles(small_m=4)(Gemm("bf16").graph((2**40, 8, 4)))
+    assert not small_launches(graph)
+    few = HeterogeneousTiles(small_m=4)(Gemm("bf16").graph((8, 8, 4)))
+    assert small_launches(few)
 
 
 @pytest.mark.slow
