@@ -97,19 +97,24 @@ def _divisors(graph: KernelGraph) -> set[int]:
 def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
     """Launches whose sizes are just above constants that the graph compares with or divides by.
 
-    The sizes of `launch_candidates` do not reach these constants. The result is empty if the number
-    of workgroups is a constant, or if the formulas have no constants except extents of the tile.
+    A wrong limit, such as a loop that ends after c iterations, shows only if one workgroup has more
+    than c tiles or k tiles.
 
     Args:
         graph: a scheduled graph.
         count: the largest number of constants for which launches are made; the smallest constants
-            are taken.
+            are taken, extents of the tile after all others.
     """
-    if isinstance(graph.workgroup.size, Integer):
-        return
-    shape = macro_tile(graph.coordinates)
-    for c in sorted(_thresholds(graph) - {e - by for e in shape for by in (0, 1)})[:count]:
+    size, shape = graph.workgroup.size, macro_tile(graph.coordinates)
+    extents = {e - by for e in shape for by in (0, 1)}
+    for c in sorted(_thresholds(graph), key=lambda c: (c in extents, c))[:count]:
         past = c + 1
+        if isinstance(size, Integer):
+            grid = int(size)
+            every = grid * past  # a share of c + 1 tiles, or of c + 1 k tiles, for each workgroup
+            for m, n, k in ((past, 1, 1), (1, past, 1), (1, 1, past), (1, 1, every), (every, 1, 1)):
+                yield launch_of(graph, shape, (m, n, k, grid), 1)
+            continue
         # (tiles along m, n and k; workgroups). In `alone`, one workgroup sums c + 1 k tiles. In
         # `second`, two workgroups share a tile, and the second one begins at k tile c.
         alone, second = (1, 1, past, 1), (1, 1, 2 * c, 2)
@@ -125,7 +130,7 @@ def _thresholds(graph: KernelGraph) -> set[int]:
         for node in nodes_of(value, FloorMod, Minimum, Maximum, Relational)
         for arg in node.args
         for part in (arg.args if isinstance(arg, Add) else (arg,))
-        if isinstance(part, Integer) and LARGEST_FACTOR < int(part) <= FARTHEST
+        if isinstance(part, Integer) and 1 < int(part) <= FARTHEST
     }
 
 
@@ -147,7 +152,8 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
     tables: dict[str, list[int]] = {}
     for axis, extent in extents.items():
         if gemm.ragged(axis):
-            sizes = _group_sizes(extent, number, diagonal=gemm.diagonal)
+            tile = shape[AXES.index(axis)]
+            sizes = _group_sizes(extent, tile, number, diagonal=gemm.diagonal)
             tables[gemm.offsets(axis)] = [0, *accumulate(sizes)]
             extents[axis] = sum(sizes)
     values: dict[str, int] = {}
@@ -199,12 +205,14 @@ def _missing(extent: int, number: int) -> int:
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 
-def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
+def _group_sizes(extent: int, tile: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
     """Extents of three groups along an axis, in elements; which one is 0 depends on `number`.
 
-    If `diagonal` is True (each group has its own matrices A, B and D), no extent is 0.
+    The last tile of one group has a single element, because a wrong rounding of the number of its
+    tiles shows there. If `diagonal` is True (each group has its own matrices A, B and D), no extent
+    is 0.
     """
-    small = extent // 2 + 1
+    small = extent // 2 // tile * tile + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)
     return ((extent, 0, small), (0, extent, small), (small, extent, 0))[number % 3]

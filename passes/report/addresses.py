@@ -8,6 +8,7 @@ from typing import Any
 from sympy import Integer
 
 from coordgraph import CoordGraphError, KernelGraph
+from coordgraph.control.operations import LoadTile, StoreTile
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Dimension, Selector, Workgroup, Workitem
 from coordgraph.derivation.record import Derivation
@@ -35,7 +36,7 @@ def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
         the `operation`, the `derivation` as plain data, and a `note` if something failed.
     """
     if graph.level == "scheduled":
-        wanted = [("", tensor.name, dict[str, Any]()) for tensor in graph.tensors]
+        wanted = [*_tensors(graph)]
     else:
         wanted = list(_indices(graph))
     found = list[dict[str, Any]]()
@@ -59,12 +60,41 @@ def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
     return found
 
 
+def _tensors(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (operation number, tensor, known indices) for each tensor of a scheduled graph.
+
+    If the graph has tiles of several shapes, a path leads from a tensor to the tiles of each shape.
+    So the tensor occurs once for each shape: with the operation that loads or stores such a tile,
+    and with the indices that are known there, which select the path. Else no indices are known, and
+    the operation is ''.
+    """
+    seen = set[tuple[str, str]]()
+    if len(graph.tilings) > 1:
+        for number, node in _numbered(graph):
+            if not isinstance(node.op, LoadTile | StoreTile):
+                continue
+            tensor, tiling = node.op.tensor, graph.tilings.of_operation(node.op)
+            if (tensor, tiling.accumulator) not in seen:
+                seen.add((tensor, tiling.accumulator))
+                inside = (tiling.index(tensor, axis) for axis in (0, 1))
+                yield f"{node.op.kind} #{number}", tensor, {**_known(node), **dict.fromkeys(inside)}
+    done = {tensor for tensor, _ in seen}
+    yield from (("", tensor.name, {}) for tensor in graph.tensors if tensor.name not in done)
+
+
+def _numbered(graph: KernelGraph) -> Iterator[tuple[int, Node]]:
+    """Yield the number of each operation and the operation, in preorder.
+
+    Operation 0, which is not yielded, is the kernel itself.
+    """
+    nodes = resolve(graph.control.root.body, graph.scope())
+    return enumerate((n for root in nodes for n in root.walk()), start=1)
+
+
 def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (operation number, dimension, known indices) for each distinct index in use."""
     seen = set[tuple[str, str, str]]()
-    nodes = resolve(graph.control.root.body, graph.scope())
-    # The walk is in preorder, as operations are numbered; operation 0 is the kernel itself.
-    for number, node in enumerate((n for root in nodes for n in root.walk()), start=1):
+    for number, node in _numbered(graph):
         for name, index, _ in node.index_expressions():
             key = (node.op.kind, name, to_text(index))
             if key not in seen:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from coordgraph import CoordGraphError, Gemm, KernelGraph
 from coordgraph.elements import dtype
 from coordgraph.interpreter.lockstep import StepKind
@@ -246,6 +248,12 @@ def _waves(s: Simulation, tiles: int, where: str) -> str:
         return (
             f"{s.steps.workgroups} workgroups leave {s.slots - s.steps.workgroups} of {s.slots} "
             f"{where} without work."
+        )
+    multiplies = (s.steps.kind == StepKind.MULTIPLY) & (s.steps.count > 0)
+    if idle := s.steps.workgroups - len(np.unique(s.steps.workgroup[multiplies])):
+        return (
+            f"{idle} of {s.steps.workgroups} workgroups have no work, because there are too few k "
+            "tiles; choose fewer workgroups or smaller tiles."
         )
     return "workgroups end at different times, because their shares of the work differ."
 

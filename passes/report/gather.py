@@ -145,10 +145,32 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
         "tiles": tiles,
         "terms": predicted,
         "passes": rewrites(deepest),
-        "addresses": addresses(deepest, {**given, **subject.tables}),
+        "addresses": addresses(
+            deepest, {"workgroups": run.steps.workgroups, **given, **subject.tables}
+        ),
         "addresses_of": deepest.level,
         "code": _code(subject),
-        "proofs": None if subject.check is None else graph.check(level=subject.check).json(),
+        "proofs": _proofs(subject),
+    }
+
+
+def _proofs(subject: Subject) -> dict[str, Any] | None:
+    """Data of the section on proofs: checks of the graph and, if it is compiled, of its lowering.
+
+    The result is None if the report has no such section.
+    """
+    if subject.check is None:
+        return None
+    found = subject.graph.check(level=subject.check).json()
+    if subject.lowered is None:
+        return found
+    below = subject.lowered.check(level=subject.check).json()
+    verdicts = [{**each, "check": f"{each['check']} (lowered)"} for each in below["verdicts"]]
+    return {
+        **found,
+        "refuted": found["refuted"] or below["refuted"],
+        "verdicts": [*found["verdicts"], *verdicts],
+        "seconds": found["seconds"] + below["seconds"],
     }
 
 
