@@ -34,14 +34,15 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["problems_of_lowered_tickets", "problems_of_tickets", "unproved_loops"]
 
 AROUND = (Kernel, Scope, SetCoordinate)
-"""Operations that may contain a dynamic loop: they execute their bodies once."""
+"""Operations that may contain a `DynamicFor` (a loop whose indices workgroups take from an atomic
+counter): each of these operations executes its body exactly once."""
 
 
 def problems_of_tickets(graph: KernelGraph) -> Iterator[str]:
-    """Error messages about the dynamic loops of a scheduled graph; none if their form is correct.
+    """Error messages about the `DynamicFor` loops of a scheduled graph; none if all are correct.
 
-    Every workgroup must execute a dynamic loop once, and take one ticket in every iteration: else
-    an index is never executed, or the loop never ends.
+    Every workgroup must execute such a loop once, and must take one ticket (the next index, from an
+    atomic counter) in every iteration: else an index is never executed, or the loop never ends.
     """
     loops = graph.control.of_kind(DynamicFor)
     if len(loops) > 1:
@@ -62,7 +63,7 @@ def problems_of_tickets(graph: KernelGraph) -> Iterator[str]:
 
 
 def problems_of_lowered_tickets(graph: KernelGraph) -> Iterator[str]:
-    """Error messages about the dynamic loops of a lowered graph; none if their form is correct."""
+    """Error messages about the `DynamicFor` loops of a lowered graph; none if all are correct."""
     follow, found = (TakeTicket, ReadTicket), 0
     for loop in graph.control.of_kind(DynamicFor):
         own = [op for op in loop.body if isinstance(op, follow) and op.dim == loop.dim]
@@ -81,7 +82,10 @@ def problems_of_lowered_tickets(graph: KernelGraph) -> Iterator[str]:
 
 
 def _outside(op: Operation, allowed: tuple[type[Operation], ...]) -> Iterator[str]:
-    """Messages about dynamic loops in operations that may not execute their bodies exactly once."""
+    """Messages about each `DynamicFor` inside an operation whose class is not in `allowed`.
+
+    Such an operation may execute its body never or more than once.
+    """
     for child in op.children:
         if isinstance(child, DynamicFor) and not isinstance(op, allowed):
             yield (
@@ -92,12 +96,14 @@ def _outside(op: Operation, allowed: tuple[type[Operation], ...]) -> Iterator[st
 
 
 def unproved_loops(graph: KernelGraph, nodes: tuple[Node, ...]) -> Iterator[str]:
-    """Why dynamic loops are not proved to do the same in every order of tickets; none if proved.
+    """Why results of `DynamicFor` loops may depend on which workgroup takes which index.
+
+    Yields nothing if it is proved that they do not.
 
     Proved means: each index is executed exactly once, the counter is 0 at the end, and no operation
-    in the loop depends on the workgroup that executes it. What a check finds for one order of
-    tickets then holds for every order.
-    The graph must pass `problems_of_tickets`.
+    in the loop depends on the workgroup that executes it. What a check finds for one assignment of
+    indices to workgroups then holds for every assignment. The graph must pass
+    `problems_of_tickets`.
 
     Args:
         graph: a scheduled graph.
@@ -114,7 +120,7 @@ def unproved_loops(graph: KernelGraph, nodes: tuple[Node, ...]) -> Iterator[str]
 
 
 def _unequal(graph: KernelGraph, node: Node) -> Iterator[str]:
-    """Messages about the indices of a dynamic loop that may be executed twice, or never."""
+    """Messages if a `DynamicFor` loop may execute an index twice, or never execute an index."""
     loop, size = node.loop, graph.workgroup.size
     assert loop is not None
     tickets = (inner for inner in node.body if isinstance(inner.op, TakeTicket))
@@ -132,7 +138,10 @@ def _unequal(graph: KernelGraph, node: Node) -> Iterator[str]:
 
 
 def _readers(node: Node, outer: set[Symbol]) -> Iterator[str]:
-    """Messages about operations in a loop that read a value of the workgroup that executes them."""
+    """Messages about operations in a loop that read a symbol of `outer`.
+
+    The symbols of `outer` have values that depend on the executing workgroup, such as its number.
+    """
     for inner in (each for child in node.body for each in child.walk()):
         if isinstance(inner.op, TakeTicket):
             continue

@@ -95,7 +95,8 @@ class Tiling:
     def summed(self) -> tuple[int, int, int]:
         """The extents in m, n and k of the product that the accumulator holds, in elements.
 
-        The extent in n is that of a tile of D, multiplied by `sums`.
+        The extent in n is that of a tile of D, multiplied by the number of sums from which the
+        epilogue computes one element of D.
         """
         m, n, k = self.shape
         return m, n * self.sums, k

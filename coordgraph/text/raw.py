@@ -118,7 +118,11 @@ class RawParameter:
 
 @dataclass(slots=True)
 class RawTable:
-    """A table before names are resolved: `table name [length] <= maximum rule step "note"`."""
+    """A table of integers before names are resolved, as its line in the text form gives it.
+
+    The line is `table name [length] <= maximum rule step "note"`. No entry exceeds `maximum`;
+    `rule` and `step` say how entries are computed.
+    """
 
     name: str
     at: Where

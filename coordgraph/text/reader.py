@@ -107,13 +107,13 @@ class _Reader:
 
     def _gemm(self, at: Place) -> None:
         if self.raw.gemm is not None:
-            raise self.cursor.error("there is a 'gemm' line already; remove one of them", at)
+            raise self.cursor.error("there is a 'gemm' line already; remove one of the two", at)
         self.raw.gemm = RawRecord(Gemm, at)
         self._fields(self.raw.gemm)
 
     def _level(self, at: Place) -> None:
         if self.raw.level_at is not None:
-            raise self.cursor.error("there is a 'level' line already; remove one of them", at)
+            raise self.cursor.error("there is a 'level' line already; remove one of the two", at)
         self.raw.level_at = self.cursor.place()
         self.raw.level = self.cursor.word("a level")
 
@@ -215,7 +215,7 @@ class _Reader:
 
     def _control(self, at: Place) -> None:
         if self.raw.root is not None:
-            raise self.cursor.error("there is a 'control' block already; remove one of them", at)
+            raise self.cursor.error("there is a 'control' block already; remove one of the two", at)
         operations = self._body(0)
         if len(operations) != 1:
             raise self.cursor.error(
@@ -263,7 +263,8 @@ class _Reader:
             name = ELSE.get(written, written)
             if name not in raw.cls.BODIES or name in raw.bodies:
                 raise c.error(
-                    f"the operation {raw.cls.__name__} has no further body '{written}'; remove it",
+                    f"the operation {raw.cls.__name__} has no further body '{written}'; remove "
+                    "that body",
                     at,
                 )
             raw.bodies[name] = self._body(depth + 1)
@@ -284,7 +285,7 @@ class _Reader:
             if name not in known:
                 raise c.error(f"{raw.cls.__name__} has no field '{name}'{suggest(name, known)}")
             if name in raw.values:
-                raise c.error(f"the field '{name}' is given twice; remove one of them")
+                raise c.error(f"the field '{name}' is given twice; leave out one value")
             c.advance(2)
             if name in binding:
                 raw.places[name] = c.place()

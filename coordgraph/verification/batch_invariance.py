@@ -260,11 +260,11 @@ def _counterexamples(
 def _difference(
     before: tuple[Launch, OutputTile, Term], launch: Launch, tile: OutputTile, term: Term
 ) -> Counterexample:
-    """The counterexample for two output tiles whose n and k are equal and whose terms differ.
+    """The counterexample for two output tiles of equal n and k whose orders of additions differ.
 
     Args:
-        before: (launch, number of the output tile, term of the tile) for the first output tile.
-        launch, tile, term: the launch, number and term of the second output tile.
+        before: (launch, number of the output tile, order of its additions) of the first tile.
+        launch, tile, term: the same three values of the second tile.
     """
     other, place, order = before
     return Counterexample(
@@ -276,7 +276,7 @@ def _difference(
 
 
 def _unordered(term: Term) -> str:
-    """The text of the first sum in `term` that is added in no fixed order; '' if there is none."""
+    """The text of the first sum in a symbolic sum that is added in no fixed order; else ''."""
     if isinstance(term, Unordered):
         return str(term)
     if isinstance(term, Sum):

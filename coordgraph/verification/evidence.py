@@ -241,9 +241,10 @@ class Evidence:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """Score of a launch: higher for more fix-ups, more partial tiles and fewer segments.
+    """Score of a launch: launches with the highest scores are run first in the interpreter.
 
-    Odd launch arguments are counted, because an axis of odd extent usually ends in a partial tile.
+    More fix-ups, more partial tiles and fewer segments raise the score. The number of odd launch
+    arguments stands for the number of partial tiles: an axis of odd extent usually ends in one.
     """
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8

@@ -38,10 +38,12 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
     chosen: list[Launch] = []
     seen = 0
     while left and len(chosen) < count:
-        # Take the launch with the most new features; of several such launches, the cheapest.
+        # Take the launch with the most features (cases of the graph's formulas) that no chosen
+        # launch has; of several such launches, the cheapest.
         best = max(left, key=lambda pair: ((pair[1] & ~seen).bit_count(), -pair[0].cost))
         left.remove(best)
-        # When no launch has a new feature, regard all features as new again.
+        # When the chosen launches have all features of the remaining ones, count features afresh:
+        # from now on compare only with the launches chosen from here on.
         seen = seen | best[1] if best[1] & ~seen else best[1]
         chosen.append(best[0])
     return tuple(chosen)

@@ -114,9 +114,9 @@ def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generat
 
 
 def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
-    """Elements of each vector that holds the matrices of all groups, by launch parameter.
+    """The lengths of vectors that each hold one operand's matrices of all groups.
 
-    An example of a launch parameter is `elements_a`.
+    The keys are the launch parameters for these lengths, such as `elements_a`.
     """
     found: dict[str, int] = {}
     for name in launch.values:

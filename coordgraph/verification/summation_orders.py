@@ -76,7 +76,7 @@ class Sum:
 
     @classmethod
     def of(cls, one: Term, other: Term) -> Sum:
-        """The sum of two terms."""
+        """The symbolic sum of two terms (symbolic sums), which may be given in either order."""
         first, second = sorted((one, other), key=str)
         return cls((first, second))
 
@@ -115,7 +115,7 @@ def summation_orders(
     most_steps: int | None = None,
     budget: Budget | None = None,
 ) -> dict[OutputTile, tuple[Term, ...]]:
-    """For each output tile, the terms to which its epilogue is applied.
+    """For each output tile, the symbolic sums (terms) to which its epilogue is applied.
 
     A tile has one term; in a reduce-scatter, in which several workgroups each apply the epilogue to
     a share of the tile's rows, the tile has one term for each share. Output tiles without an
@@ -139,7 +139,7 @@ def summation_orders(
 
 
 def _replayed(steps: Sequence[Sequence[Step]]) -> dict[OutputTile, tuple[Term, ...]]:
-    """Execute the operations of all workgroups, and return the terms of every output tile.
+    """Execute the operations of all workgroups; return the symbolic sums of every output tile.
 
     An operation that receives partial sums is executed as soon as these are written.
     """
@@ -157,7 +157,7 @@ def _replayed(steps: Sequence[Sequence[Step]]) -> dict[OutputTile, tuple[Term, .
 
 
 class _Replay:
-    """The terms in the accumulators of one workgroup, and in the workspace of the launch.
+    """Symbolic sums (terms) in the accumulators of one workgroup, and in the launch's workspace.
 
     Args:
         slots: for each partial sum (slot, turn, output tile) in the workspace, the terms that were
@@ -237,7 +237,9 @@ class _Worker:
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Collect one operation; yields an event only before a ticket is taken.
+        """Collect one operation; yield an event only before a `TakeTicket` operation.
+
+        A ticket is a loop index from an atomic counter.
 
         `_replayed` orders all other operations.
         """

@@ -103,7 +103,7 @@ class SymbolicBounds:
         return self._proved[expr, limit]
 
     def _at_most_zero(self, p: Polynomial, depth: int) -> bool:
-        """Whether replacing at most `depth` atoms of `p` by their bounds proves `p <= 0`."""
+        """Whether `p <= 0` is proved by replacing up to `depth` symbols or subterms by bounds."""
         if self._holds(to_expression(negate(p))):
             return True
         if not depth:
@@ -118,7 +118,8 @@ class SymbolicBounds:
     def _raised(self, p: Polynomial) -> Iterator[tuple[Polynomial, ...]]:
         """Yield tuples of polynomials: if every polynomial of one tuple is <= 0, then `p` is <= 0.
 
-        Each tuple results from replacing one atom of `p` by its bounds or by its definition.
+        Each tuple results from replacing one atom of `p` (a symbol, quotient, minimum or maximum)
+        by its bounds or by its definition.
         """
         for a in atoms_of(p):
             parts = coefficient_of(p, a)

@@ -82,7 +82,7 @@ class Examiner:
         if grid * self.facts.ranks > MOST_WORKGROUPS:
             raise TooLarge(
                 f"the launch has {grid * self.facts.ranks} workgroups, over the budget of "
-                f"{MOST_WORKGROUPS}"
+                f"{MOST_WORKGROUPS}; choose smaller sizes"
             )
         for number in range(grid * self.facts.ranks):
             classes += self._of_workgroup(number, known)

@@ -150,7 +150,10 @@ def _shadows(uses: list[_Use]) -> dict[Home, _Shadow]:
 
 
 def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
-    """Check a use against earlier uses of its elements, then record it in the shadow memory."""
+    """Check that a memory access races with no earlier access to its elements, then record it.
+
+    It is recorded in the shadow memory: the last write and the later reads of each element.
+    """
     count = use.size // shadow.unit
     affordable(count * use.first.size, f"the elements of {use.home[0]} that one step accesses")
     elements = (use.first // shadow.unit)[:, None] + np.arange(count)

@@ -341,7 +341,7 @@ class Walk:
         if self._iterations > MOST_ITERATIONS:
             raise TooLarge(
                 f"a workgroup executes more than {MOST_ITERATIONS} iterations of loops, such "
-                f"as that over {dim}"
+                f"as that over {dim}; choose smaller sizes"
             )
 
     def _at_once(self, node: Node) -> bool:

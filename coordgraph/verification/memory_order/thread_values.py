@@ -58,7 +58,9 @@ class TooLarge(Exception):
 def affordable(count: int, what: str) -> None:
     """Raise `TooLarge` if an array of `count` elements, which `what` names, is over the budget."""
     if count > MOST_ELEMENTS:
-        raise TooLarge(f"{what} are {count}, over the budget of {MOST_ELEMENTS}")
+        raise TooLarge(
+            f"{what} are {count}, over the budget of {MOST_ELEMENTS}; choose smaller sizes"
+        )
 
 
 def accesses_of(effect: Effect) -> tuple[Access, ...]:
