@@ -64,7 +64,9 @@ class Layouts(argparse.Action):
         for layout in layouts:
             if layout not in LAYOUTS:
                 choices = ", ".join(LAYOUTS)
-                raise argparse.ArgumentError(self, f"invalid choice: '{layout}' (of {choices})")
+                raise argparse.ArgumentError(
+                    self, f"invalid choice: '{layout}' (choose from {choices})"
+                )
         setattr(namespace, self.dest, list(dict.fromkeys(layouts)))
 
 

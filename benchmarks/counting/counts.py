@@ -57,7 +57,7 @@ def scheduled(schedule: str, tile: Tile, dtype: str) -> KernelGraph:
 
     Raises:
         ParseError: the schedule is malformed.
-        PassError: a pass refuses the problem.
+        PassError: a pass of the schedule cannot be applied to the graph.
     """
     return Pipeline.parse(schedule)(Gemm(dtype).graph(tile))
 

@@ -48,7 +48,7 @@ METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_op_r
 UNITS = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12, "sector": 1}
 UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 GRACE = 10.0
-"""Number of seconds that ncu may take to end after the last launch."""
+"""Number of seconds after the last launch after which ncu is killed if it has not ended."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 """The error that ncu prints if the driver does not permit this user to read hardware counters."""
 ROOT = Path(__file__).resolve().parents[2]

@@ -96,9 +96,9 @@ MeanAndLeast = tuple[float, float]
 
 
 def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
-    """The geometric mean and the minimum of each of `RATIOS`, by group of shapes and ratio.
+    """The geometric mean and minimum of the ratios of times in `RATIOS`, by group and ratio.
 
-    The group `all` contains all problems.
+    A group is a group of shapes; the group `all` contains all problems.
     """
     parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}
     return {
@@ -118,7 +118,7 @@ def groups_of(found: Iterable[Choice]) -> list[str]:
 
 
 def record_of(found: Sequence[Choice], source: str, device: str) -> dict[str, Any]:
-    """A JSON record with the means by group, and every problem as a row."""
+    """A JSON record with the mean ratios of times by group, and every problem as a row."""
     means = {
         name: {ratio: {"mean": mean, "least": least} for ratio, (mean, least) in ratios.items()}
         for name, ratios in summary(found).items()
@@ -162,7 +162,7 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Choice]:
 
 
 def table_of(found: Sequence[Choice], title: str) -> RichTable:
-    """A table of the means with a line for each group of shapes and one for all problems."""
+    """A table of mean ratios of times: a line per group of shapes, and one for all problems."""
     heads = ("group", "problems", "best plan", "least", "chosen plan", "least", "of best", "least")
     lines = RichTable(*heads, title=title, box=SIMPLE)
     counts = Counter(one.group for one in found)

@@ -72,7 +72,8 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
         launches: for each problem one kernel of coordgraph, then one or more of cuBLAS.
 
     Raises:
-        NoCounters: the launches are not in that order.
+        NoCounters: the launches are not one kernel of coordgraph, then those of cuBLAS, for each
+            problem.
     """
     begins = [i for i, launch in enumerate(launches) if launch.kernel.partition("(")[0] == OURS]
     ends = [*begins[1:], len(launches)]
@@ -80,13 +81,15 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
     problems = list(problems)
     if len(begins) != len(problems) or begins[:1] != [0]:
         raise ncu.NoCounters(
-            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems; it "
-            "should be one per problem"
+            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems, where "
+            "the first kernel and one per problem are needed; run the measure again"
         )
     for problem, begin, end in zip(problems, begins, ends, strict=True):
         ours, theirs = launches[begin : begin + 1], launches[begin + 1 : end]
         if not theirs:
-            raise ncu.NoCounters(f"ncu counted no kernel of {CUBLAS} on {problem}")
+            raise ncu.NoCounters(
+                f"ncu counted no kernel of {CUBLAS} on {problem}; run the measure again"
+            )
         plan = problem["plan"]
         size = {name: value for name, value in problem.items() if name != "plan"}
         found.append({**size, "name": COORDGRAPH, "plan": plan, **_figures(ours)})

@@ -156,7 +156,7 @@ def summary(found: Sequence[Costs]) -> dict[str, Any]:
 
 
 def table_of(found: Sequence[Costs]) -> Table:
-    """A table of costs and relative times with a line for each problem."""
+    """A table with a line per problem: the fused epilogue's cost, contenders' relative times."""
     table = Table("problem", box=SIMPLE, title="gelu(A · B + bias) + residual")
     for heading in ("plain µs", "fused µs", "cost", *(f"{name} / fused" for name in OTHERS)):
         table.add_column(heading, justify="right")
@@ -175,7 +175,7 @@ def table_of(found: Sequence[Costs]) -> Table:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print times by problem, mean costs, whether `GOAL` is met, and contenders with errors."""
+    """Print times, the fused epilogue's cost, whether it is at most `GOAL`, and all errors."""
     found = costs(rows)
     console.print(table_of(found))
     if means := summary(found):

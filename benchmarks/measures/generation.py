@@ -79,7 +79,7 @@ time."""
 
 
 def stages_of(plan: Plan, target: str, clock: Callable[[], float] = process_time) -> list[float]:
-    """The seconds of each of `STAGES`, from a plan to PTX, in this process.
+    """The seconds to schedule, lower, emit LLVM IR and run LLVM, from a plan to PTX.
 
     Args:
         plan: the plan of a kernel for all sizes.

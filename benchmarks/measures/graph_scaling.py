@@ -87,7 +87,10 @@ def fan(edges: int) -> CoordinateGraph:
 
 
 def measure(edges: int, repeats: int = 1) -> dict[str, float]:
-    """The seconds of each of `STEPS` on a graph of `edges` edges, the minimum of `repeats` runs."""
+    """The least seconds, in `repeats` runs, to build, verify, … a graph of `edges` edges.
+
+    The keys of the result are `STEPS`.
+    """
     graph = chain(edges)
     text = print_graph(graph)
     independent = fan(edges)

@@ -143,7 +143,7 @@ def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """The number of workgroups that `best_grid` finds, and a plan for each schedule in `WAYS`."""
+    """The number of workgroups that the paper's model chooses, and a plan for each schedule."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]
@@ -232,7 +232,7 @@ def measure(
 
 
 def new_record(options: argparse.Namespace) -> dict[str, Any]:
-    """A record without rows: device, options, costs of a workgroup's steps, and names of `WAYS`."""
+    """A record without rows: device, options, costs of a workgroup's steps, schedules' names."""
     machine = machine_named(options.machine)
     about = {"device": machine.name, "processors": machine.processors, "simulated": True}
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)

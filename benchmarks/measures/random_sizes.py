@@ -63,8 +63,8 @@ MICROSECONDS = (8, 20, 60)
 DEPTHS = (512, 1024, 2048, 4096)
 """Bounds by which problems are divided into classes of their extent along k."""
 SLOW = 0.9
-"""A problem is slow if `codegen.matmul` has less than this fraction of the fastest library's
-speed."""
+"""A problem is slow if `codegen.matmul` has less than this fraction of the speed of the faster of
+cuBLAS and cuBLASLt."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Comparison:
         plan: the plan that `codegen.matmul` chose.
         seconds: the time of `codegen.matmul`, in seconds.
         cublas_seconds: the time of `torch.matmul`, in seconds.
-        best_seconds: the time of the fastest library, in seconds.
+        best_seconds: the time of the faster of cuBLAS and cuBLASLt, in seconds.
     """
 
     m: int
@@ -96,7 +96,7 @@ class Comparison:
 
     @property
     def of_best(self) -> float:
-        """The fastest library's time divided by that of `codegen.matmul`."""
+        """The time of the faster of cuBLAS and cuBLASLt, divided by that of `codegen.matmul`."""
         return self.best_seconds / self.seconds
 
     def __str__(self) -> str:
@@ -105,13 +105,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """Speeds of `codegen.matmul` relative to libraries, over a class of problems.
+    """Speeds of `codegen.matmul` relative to cuBLAS and cuBLASLt, over a class of problems.
 
     Args:
         problems: the number of problems.
-        of_cublas, of_best: geometric means of the speeds relative to cuBLAS and the best library.
+        of_cublas: geometric mean of the speeds relative to cuBLAS.
+        of_best: geometric mean of the speeds relative to the faster of cuBLAS and cuBLASLt.
         least_of_cublas, least_of_best: minima of these speeds.
-        slow: the number of problems with a speed relative to the best library below `SLOW`.
+        slow: the number of problems whose speed relative to the faster one is below `SLOW`.
     """
 
     problems: int
@@ -202,7 +203,7 @@ def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
 
 
 def table_of(found: dict[str, Summary]) -> Table:
-    """A table with a line for each class of problems: speeds of `matmul` relative to libraries."""
+    """A table of `codegen.matmul`'s speeds relative to cuBLAS and cuBLASLt by class of problems."""
     table = Table("problems with", title="cuBLAS's time over ours; best: of the faster library",
                   box=SIMPLE)  # fmt: skip
     for heading in ("problems", "of cuBLAS", "least", "of best", "least", f"under {SLOW}"):
@@ -305,7 +306,7 @@ def measure(
 
 
 def show(rows: Sequence[Row], worst: int, console: Console) -> None:
-    """Print speeds relative to libraries, the `worst` slowest problems, and all errors."""
+    """Print speeds relative to cuBLAS and cuBLASLt, the `worst` slowest problems, all errors."""
     found = compare(rows)
     if found:
         console.print(table_of(summaries(found)))

@@ -308,7 +308,7 @@ def report(
     options: argparse.Namespace,
     console: Console,
 ) -> None:
-    """Print the tables of accuracy, and write the record if the option --json is given."""
+    """Print how accurate predicted times are; write the record if the option --json is given."""
     whole = {way: accuracy(rows, times) for way, times in predicted.items()}
     title = f"{options.plans} fastest plans of {whole[SIMULATION].problems} problems"
     console.print(table_of(title, {"all": whole}, [*whole]), "")

@@ -161,7 +161,7 @@ def table_of(found: Sequence[Compared], title: str) -> RichTable:
 
 
 def record_of(found: Sequence[Compared], source: str, device: str) -> dict[str, Any]:
-    """A JSON record with the means by group, and every problem as a row."""
+    """A JSON record: mean speedups of split over whole tiles by group, every problem as a row."""
     return {
         "kind": "streaming",
         "of": source,

@@ -159,7 +159,7 @@ def plan_of(tile: str, order: str, schedule: str, slots: int, dtype: str = "bf16
 
     Raises:
         argparse.ArgumentTypeError, ParseError: the plan is malformed.
-        PassError: a pass refuses the problem.
+        PassError: a pass of the plan cannot be applied to a GEMM graph with this tile.
     """
     plan = parse_plan(f"{tile} {pipeline_of(order, schedule)}")
     if not has_grid(plan.pipeline, plan.tile, dtype):

@@ -208,7 +208,8 @@ def table_of(found: Sequence[Replay], most: int) -> RichTable:
 def fit(found: Sequence[Recorded], device: Constants) -> Scales:
     """The standard deviations and correlation lengths of the cost model's errors.
 
-    They have the largest likelihood on recorded plans, with a weak prior around `FITTED`.
+    They have the largest likelihood on recorded plans, with a weak prior around the constants
+    that the search uses now (`FITTED`).
     """
     from scipy.optimize import minimize
 
@@ -222,7 +223,7 @@ def fit(found: Sequence[Recorded], device: Constants) -> Scales:
     def loss(logarithms: NDArray[np.float64]) -> float:
         """The function to minimise: the negative log-likelihood of the cost model's errors.
 
-        A weak penalty on the distance from `start` is added.
+        A weak penalty on the distance from `start`, the logarithms of `FITTED`, is added.
 
         Args:
             logarithms: the logarithms of the fields of `Scales`.

@@ -21,7 +21,7 @@ LIBRARY = "codegen.grouped_matmul"
 Prepare = Callable[[GroupedProblem], Launch]
 """A function from a grouped problem to a function that launches it.
 
-The function raises Unavailable or CoordGraphError if the contender cannot compute the problem."""
+A `Prepare` raises Unavailable or CoordGraphError if its contender cannot compute the problem."""
 
 
 def cublas(problem: GroupedProblem) -> Launch:
@@ -69,7 +69,9 @@ class TritonGroups:
         try:
             import triton
         except ImportError as error:
-            raise Unavailable(f"the package triton cannot be imported ({error})") from None
+            raise Unavailable(
+                f"the package triton cannot be imported ({error}); install triton"
+            ) from None
         self.version = triton.__version__
         self.details: dict[str, Any] = {}
 

@@ -80,7 +80,9 @@ class Triton:
         try:
             import triton
         except ImportError as error:
-            raise Unavailable(f"the package triton cannot be imported ({error})") from None
+            raise Unavailable(
+                f"the package triton cannot be imported ({error}); install triton"
+            ) from None
         self.version = triton.__version__
         self.seconds = seconds
         self.details: dict[str, Any] = {}

@@ -144,14 +144,17 @@ class Matmul:
     """The Triton kernel with one configuration, for the shape and layout of a problem.
 
     Raises:
-        Unavailable: rows are not multiples of 16 bytes; or, at a call, the configuration needs more
-            shared memory than the device has.
+        Unavailable: rows of A, B or D are not multiples of 16 bytes; or, at a call, the
+            configuration needs more shared memory than the device has.
     """
 
     def __init__(self, config: Config, problem: Problem) -> None:
         a, b, d = problem.sets[0]
         if any(operand.shape[1] % ALIGNMENT for operand in (a, b, d)):
-            raise Unavailable("the Triton kernel needs rows of a multiple of 16 bytes, for TMA")
+            raise Unavailable(
+                "the Triton kernel loads by TMA, which needs rows of A, B and D of a multiple of "
+                f"{ALIGNMENT} elements (16 bytes), but the shape is {problem.shape.size}"
+            )
         self.config, shape = config, problem.shape
         self.transposes = {"TRANSPOSE_A": problem.transpose_a, "TRANSPOSE_B": problem.transpose_b}
         self.size = (shape.m, shape.n, shape.k)
