@@ -126,8 +126,8 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
             row.append(row[-1] + whole(extent, f"sizes[{place}]", LaunchError, least=0))
     if (most := max(row[-1] for row in rows)) > MOST_TOGETHER:
         raise LaunchError(
-            f"the groups have {most} elements together along m, n or k, and kernels take at most "
-            f"{MOST_TOGETHER}; split the list"
+            f"the extents of the products add up to {most} along m, n or k, and kernels take at "
+            f"most {MOST_TOGETHER}; split the list of products"
         )
     return _new("asarray", like, rows, dtype=_library(like).int32)
 

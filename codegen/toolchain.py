@@ -161,7 +161,8 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
             raise AssemblyError(failure, log)
         if not cubin.exists():
             raise WrongTool(
-                f"{ptxas} wrote no cubin, so it is not the program ptxas{_set_by('ptxas')}"
+                f"{ptxas} wrote no cubin, so it is not the program ptxas{_set_by('ptxas')}; set "
+                f"{_variable('ptxas')} to the path of NVIDIA's ptxas"
             )
         return _report(log, cubin.read_bytes())
 
@@ -192,7 +193,9 @@ def disassemble(cubin: bytes) -> str:
         path = os.pathsep.join([str(cuobjdump.parent), os.environ.get("PATH", "")])
         done = _run([cuobjdump, "-sass", image], {**os.environ, "PATH": path})
     if done.returncode != 0:
-        raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
+        raise CodegenError(
+            f"{cuobjdump} failed to disassemble a cubin; its output:\n{done.stdout}{done.stderr}"
+        )
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
         raise WrongTool(
@@ -235,7 +238,10 @@ def _use(registers: int | None, frame: tuple[int, int, int], shared: int) -> Ker
 
 
 def _find(tool: str) -> Path | None:
-    """The path of the first file found for `tool`, made executable if necessary, or None."""
+    """The path of a tool: the first place in the search order that has the program, or None.
+
+    A file that is not executable, as some wheel installers leave it, is made executable.
+    """
     for place in _places(tool):
         path = shutil.which(place)
         if path is None and Path(place).is_file() and _make_executable(Path(place)):

@@ -34,6 +34,7 @@ MEASURES = {
         "epilogue", "a fused epilogue against PyTorch's separate kernels", gpu=True
     ),
     "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
+    "experts": Measure("experts", "a mixture-of-experts layer against PyTorch", gpu=True),
     "invariant": Measure(
         "invariant", "batch-invariant products against the default and Triton", gpu=True
     ),

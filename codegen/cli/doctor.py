@@ -121,7 +121,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def import_name(name: str) -> Finding:
-    """Check that `import NAME` finds the package of this distribution.
+    """Check that `import NAME` finds the package that the distribution coordgraph installed.
 
     The check fails if a file in the current folder, or another installed distribution, has a
     module of this name.
@@ -226,7 +226,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """For each lowering: the name of the oldest architecture whose fastest lowering it is."""
+    """For each family of matrix instructions: the oldest architecture whose fastest one it is."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

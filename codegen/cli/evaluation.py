@@ -85,7 +85,7 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """The graph's coordinates as a `Scoped`, in which the coordinates in `at` are known.
+    """A `Scoped`, which derives coordinates of the graph from those in `at`, which are known.
 
     If `at` is empty, a default set of coordinates is known, all as symbols. For
     `Direction.REVERSE`, which derives tensor indices, these are all dimensions that are upstream of

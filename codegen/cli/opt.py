@@ -120,7 +120,7 @@ class _Watch:
 
     Args:
         folder: the folder for graphs; None writes none.
-        seconds: the text and the seconds of each pass.
+        seconds: for each pass, its pipeline text and the seconds that it took.
         files: the files that were written.
     """
 

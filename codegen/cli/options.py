@@ -109,7 +109,8 @@ def _import(modules: list[str] | None) -> list[str] | None:
             import_module(module)
         except Exception as error:  # a module may raise anything while it is imported
             raise typer.BadParameter(
-                f"--import {module}: the import failed: {type(error).__name__}: {error}"
+                f"--import {module}: the import failed: {type(error).__name__}: {error}; correct "
+                "the module or its name"
             ) from error
     return modules
 
@@ -377,7 +378,7 @@ class Problem:
         )
 
     def graph(self, tile: tuple[int, int, int] | None, *, fixed: bool) -> KernelGraph:
-        """The graph that schedules start from; without `tile`, with that of `default_tile`."""
+        """The graph before any schedule; if `tile` is None, tiles have the shape `default_tile`."""
         from coordgraph.frontend import default_tile
 
         return self.gemm(fixed=fixed).graph(tile or default_tile(self.dtype, (self.m, self.n)))

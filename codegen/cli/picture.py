@@ -58,7 +58,7 @@ class Summary:
     fix_ups: int
     utilisation: float
     products: tuple[tuple[int, ...], ...] = ()
-    """Numbers of tiles in m, n and k of each product of a list; empty if all sizes are equal."""
+    """Numbers of tiles in m, n and k of each product; empty if all products have equal sizes."""
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 MOST_TRACED = 100_000
-"""The largest number of output tiles for which the schedule is traced to print a summary."""
+"""For a D of more tiles than this, the schedule is not traced, and no timeline is printed."""
 
 
 @takes_groups(without=("batched",))
@@ -240,7 +240,7 @@ def _execute(
 
 
 def _trace(products: Products, graph: KernelGraph, grid: int | None) -> Trace | None:
-    """The segments of every workgroup; None if D is empty or has too many tiles."""
+    """The segments of every workgroup; None if D is empty or has over MOST_TRACED tiles."""
     from coordgraph.interpreter import trace
 
     names = {p.name for p in graph.parameters.given}

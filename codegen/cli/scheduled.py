@@ -46,7 +46,7 @@ class Scheduled:
 
     @property
     def grid(self) -> int | None:
-        """The number of workgroups of the plan; None without a plan, or if the plan has none."""
+        """The number of workgroups that the plan sets; None if it sets none, or without a plan."""
         return None if self.plan is None else self.plan.workgroups
 
     @property

@@ -122,8 +122,8 @@ def show(
     form = _form(form, output)
     if provenance and (diff or form in (Form.MERMAID,) or (form is Form.PSEUDOCODE and not listed)):
         raise typer.BadParameter(
-            "--provenance does not work with this form or with --diff; use it without both, or "
-            "with 'show text' or 'show json'"
+            "--provenance does not work with this form (mermaid or pseudocode) or with --diff; "
+            "leave out the form and --diff, or use 'show text' or 'show json'"
         )
     with working("applying passes"):
         found = staged(problem, scheduling, source, stage)
@@ -140,7 +140,7 @@ def show(
         return
     if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
         raise typer.BadParameter(
-            "--only selects coordinates, which this form does not draw; use it as 'show mermaid "
+            f"--only selects coordinates, which '{form}' does not draw; use it as 'show mermaid "
             "--only NAMES' or 'show --provenance --only NAMES'"
         )
     if as_json:
@@ -209,7 +209,7 @@ def render(
         stage: the graph to show.
         before: the stage to compare with, or None for the whole graph.
         form: the form of the text.
-        part: the graph that a diagram shows.
+        part: which graph a diagram shows: the coordinate graph or the control graph.
         only: the coordinates that a diagram shows; empty for all.
         provenance: whether text and JSON name the pass that made each dimension, edge, and so on.
     """

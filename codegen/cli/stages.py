@@ -67,7 +67,7 @@ def _json(source: str) -> Any:
         lines = source.splitlines()
         line = lines[error.lineno - 1] if error.lineno <= len(lines) else ""
         raise ParseError(
-            f"the file is not valid JSON: {error.msg}",
+            f"the file is not valid JSON: {error.msg}; correct it, or give the graph's text form",
             error.lineno,
             error.colno,
             line,

@@ -229,8 +229,8 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
                 f"{name} = {size} is outside {low}..{high}, the range in the file; give a value in "
                 "this range"
             )
-        # A parameter with a minimum of at least 1 has a positive symbol. A new minimum of 1 would
-        # therefore change the parameter's symbol, but edges would still have the old symbol.
+        # If a parameter's minimum is at least 1, its sympy symbol is assumed positive, and is
+        # another symbol than without this assumption, which the edges of the graph contain.
         if low < 1 <= size:
             raise typer.BadParameter(
                 f"the file declares {name} in {low}..{high}, so it cannot be fixed at {size}; "

@@ -1,7 +1,7 @@
 """The C interface of XLA's foreign functions (XLA FFI), for handlers that are Python functions.
 
 XLA calls a handler with a *call frame*: the buffers of its arguments and results, the attributes of
-the call, and a table of functions of the runtime. The structures follow
+the call, and a table of functions of XLA's runtime. The structures follow
 `xla/ffi/api/c_api.h`, which jaxlib contains (`jax.ffi.include_dir()`). Only fields that exist since
 version 0.1 of the interface are read, with one exception: the newer function `device_ordinal` is
 used if the table of functions is large enough to contain it.
@@ -83,7 +83,7 @@ FUNCTIONS = (
     "pool_schedule", "pool_threads", "future_create", "future_available", "future_error",
     "run_id", "device_ordinal",
 )  # fmt: skip
-"""Names for the runtime's functions, in the order of the fields of the struct `XLA_FFI_Api`."""
+"""Names for the functions of XLA's runtime, in the order of the fields of `XLA_FFI_Api`."""
 _Api = _structure(
     "_Api", ("version", _Version), ("internal", c_void_p), *((name, c_void_p) for name in FUNCTIONS)
 )
@@ -91,8 +91,8 @@ _NewError = _structure("_NewError", ("message", c_char_p), ("code", c_int))
 _Stream = _structure("_Stream", ("context", c_void_p), ("stream", c_void_p))
 _Ordinal = _structure("_Ordinal", ("context", c_void_p), ("ordinal", c_int32))
 _FUNCTION = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-"""The C type of the runtime's functions and of handlers. The argument is a pointer to a structure.
-The result is a pointer to an error, or NULL."""
+"""The C type of functions of XLA's runtime, and of the functions (handlers) that XLA calls. The
+argument is a pointer to a structure. The result is a pointer to an error, or NULL."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Call:
 
     @property
     def device(self) -> int | None:
-        """The ordinal of the call's GPU; None if the runtime is too old to report the ordinal."""
+        """The ordinal of the call's GPU; None if XLA is too old to report the ordinal."""
         if self._api.struct_size < ctypes.sizeof(_Api):
             return None
         given: Any = _Ordinal(ctypes.sizeof(_Ordinal), None, self._frame.context, 0)
@@ -198,7 +198,7 @@ def address_of_handler(function: Callable[[Call], None]) -> tuple[Any, int]:
 
 
 def _error(api: int, message: str) -> int:
-    """A new error of XLA; the runtime frees it."""
+    """The address of a new XLA_FFI_Error with the text `message`, which XLA will free."""
     functions: Any = _Api.from_address(api)
     given: Any = _NewError(ctypes.sizeof(_NewError), None, message.encode(), INTERNAL)
     return _FUNCTION(functions.error_create)(ctypes.addressof(given))

@@ -24,15 +24,15 @@ __all__ = ["decode"]
 
 Words = NDArray[np.int64]
 CLOCK, CODE, STALLED, NUMBERS = 0, 2, 3, 4
-"""Indices of a record's words: low word of the clock, the code of the activity, the stalled clock
-cycles, and the first of four words whose meaning depends on the code (see
-`coordgraph.control.timeline`)."""
+"""Indices of the words of a timeline record: low word of the clock, code of the activity, clock
+cycles spent so far in waits for pipeline stages, and first of four words whose meaning depends on
+the code (see `coordgraph.control.timeline`)."""
 HIGH = 32
 NANOSECOND = 1e-9
 TILE, RANGE = FORMS.index("tile"), FORMS.index("range")
 OF_NO_TILE = (Activity.START, Activity.DRAIN, Activity.LOAD)
-"""Activities that do not belong to an output tile, so they never get the tile of the next
-activity."""
+"""Activities that belong to no output tile. A record of any other activity that names no tile gets
+the tile of the next record that names one."""
 
 
 def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:

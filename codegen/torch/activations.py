@@ -21,9 +21,9 @@ from coordgraph.epilogue.operations.gelu import CUBE
 __all__ = ["ACTIVATIONS", "OF_UP", "SUMS", "gated", "gradient", "gradient_of_sums"]
 
 SUMS = ("gate_sums", "up_sums")
-"""The outputs of `gated(…, kept=True)` besides D: gate and up."""
+"""Names of the outputs in which the epilogue `gated(…, kept=True)` stores gate and up."""
 OF_UP = "of_up"
-"""The output of a gradient besides D: the gradient of up. D is the gradient of gate."""
+"""Name of the output in which the epilogue `gradient` stores the gradient of up (in D: of gate)."""
 BIASES = {"gate_bias": "ln", "up_bias": "ln"}
 
 
@@ -98,12 +98,13 @@ ACTIVATIONS = {
 
 
 def _traced(function: Callable[..., Any], biased: bool, **declared: Any) -> EpilogueFunction:
-    """Trace `function(gate, up, **operands)`, with biases added to its two sums if `biased`.
+    """Trace `function` as an epilogue of two sums of products, gate and up.
 
     Args:
-        function: computes the values that the epilogue returns.
-        biased: whether the epilogue has the operands `gate_bias` and `up_bias`.
-        declared: what the epilogue declares besides biases; an operand is named `grad`.
+        function: computes what the epilogue returns from gate and up, and from the operand `grad`
+            if `declared` has it.
+        biased: whether the epilogue adds the operands `gate_bias` and `up_bias` to the sums first.
+        declared: the outputs of the epilogue besides D, and its operand `grad` if it has one.
     """
     if "grad" not in declared:
 
@@ -128,11 +129,11 @@ def _traced(function: Callable[..., Any], biased: bool, **declared: Any) -> Epil
 
 @cache
 def gated(activation: str, *, biased: bool, kept: bool) -> EpilogueFunction:
-    """The epilogue `act(gate)·up`, where gate and up are sums, or sums and biases.
+    """The epilogue `act(gate)·up`, where gate and up are two sums of products, plus biases if any.
 
     Args:
         activation: the name of the activation.
-        biased: whether the epilogue has the operands `gate_bias` and `up_bias`.
+        biased: whether the operands `gate_bias` and `up_bias` are added to the two sums.
         kept: whether the epilogue has the outputs of `SUMS`, in which it stores gate and up.
     """
     value = ACTIVATIONS[activation].value
@@ -152,7 +153,7 @@ def _gradients(activation: str, gate: Any, up: Any, grad: Any) -> tuple[Any, Any
 
 @cache
 def gradient(activation: str, *, biased: bool) -> EpilogueFunction:
-    """The epilogue of two sums whose results are the gradients of gate and of up.
+    """The epilogue that computes the gradients of gate and of up from the sums gate and up.
 
     The operand `grad` of the epilogue is the gradient of `act(gate)·up`; `biased` is as for
     `gated`.
@@ -163,9 +164,10 @@ def gradient(activation: str, *, biased: bool) -> EpilogueFunction:
 
 @cache
 def gradient_of_sums(activation: str) -> EpilogueFunction:
-    """The epilogue whose results are the gradients of gate and of up, all read from memory.
+    """The epilogue that computes the gradients of gate and of up from tensors with gate and up.
 
-    The sum of products is not used: the epilogue is for products with k = 0.
+    It reads gate, up and the gradient of `act(gate)·up` from memory. The sum of products is not
+    used: the epilogue is for products with k = 0.
     """
 
     def gradient(acc: Any, gate: Any, up: Any, grad: Any) -> Any:

@@ -78,12 +78,12 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
     if not fits or hidden.shape[:1] != targets.shape:
         raise LaunchError(
             f"hidden is {tuple(hidden.shape)}, weight is {tuple(weight.shape)} and targets is "
-            f"{tuple(targets.shape)}; pass tensors of tokens x k, classes x k, and tokens"
+            f"{tuple(targets.shape)}; pass tokens x k, classes x k, and a target for each token"
         )
     check_types(hidden, weight)
     if targets.dtype not in INTEGERS:
         raise LaunchError(
-            f"targets holds {targets.dtype}, but numbers of classes are needed; convert it to "
+            f"targets holds {targets.dtype}, but integer class indices are needed; convert it to "
             "torch.int64; for probabilities use torch.nn.functional.cross_entropy"
         )
     if targets.device != hidden.device:
@@ -196,7 +196,8 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None,
 
 cross_entropy_op.register_autograd(_gradients, setup_context=_setup)
 losses_of = direct(LOSS, 3, _cross_entropy, _setup, _gradients)
-"""`torch.ops.coordgraph.cross_entropy`, without PyTorch's dispatcher if all tensors are plain."""
+"""`torch.ops.coordgraph.cross_entropy`, without PyTorch's dispatcher if all tensors are plain:
+neither of a subclass nor sparse, traced or transformed."""
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"

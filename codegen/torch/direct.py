@@ -22,7 +22,7 @@ TYPES = frozenset((Tensor, torch.nn.Parameter))
 
 
 def _numbers(*sets: tuple[str, ...]) -> frozenset[int]:
-    """Sets of PyTorch's dispatch keys, by the names of the keys, as numbers."""
+    """For each group of names of PyTorch's dispatch keys: the group's bit set as a number."""
     numbers: list[int] = []
     for names in sets:
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
@@ -39,8 +39,8 @@ try:
         *((d, "ADInplaceOrView", f"Autograd{d}", f"Autocast{d}") for d in ("CPU", "CUDA")),
         *((d, f"Autocast{d}") for d in ("CPU", "CUDA")),
     )
-    # A thread that includes another key is in a dispatch mode, a transform or a trace. The shorter
-    # set is that of `torch.inference_mode`.
+    # The dispatch keys that PyTorch adds to each call of a thread. A thread with another set is in a
+    # dispatch mode, a transform or a trace. The shorter set is that of `torch.inference_mode`.
     STATES = _numbers(("BackendSelect", "ADInplaceOrView"), ("BackendSelect",))
     AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
     _keys = torch._C._dispatch_keys
@@ -101,7 +101,7 @@ def direct(
             to = torch.get_autocast_dtype(device)
             arguments = tuple(cast(x, to, device) for x in arguments)
         if differentiable and torch.is_grad_enabled():
-            # Without the key for gradients, PyTorch's own functions record nothing either.
+            # Where the autograd key is excluded, PyTorch records no operator for backward.
             if record is None or _is_excluded(AUTOGRAD):
                 return op(*arguments)
             return record(*arguments)

@@ -249,11 +249,13 @@ def _gradients_with_sums(
 gated_op.register_autograd(_gradients_of_gated, setup_context=_setup)
 gated_with_sums_op.register_autograd(_gradients_with_sums, setup_context=_setup_with_sums)
 gated_product = direct(GATED, 3, _gated, _setup, _gradients_of_gated)
-"""`torch.ops.coordgraph.gated`, without PyTorch's dispatcher if all tensors are plain."""
+"""`torch.ops.coordgraph.gated`, without PyTorch's dispatcher if all tensors are plain: neither of a
+subclass nor sparse, traced or transformed."""
 gated_product_with_sums = direct(
     GATED_WITH_SUMS, 3, _gated_with_sums, _setup_with_sums, _gradients_with_sums
 )
-"""`torch.ops.coordgraph.gated_with_sums`, without PyTorch's dispatcher if all tensors are plain."""
+"""`torch.ops.coordgraph.gated_with_sums`, without PyTorch's dispatcher if all tensors are plain:
+neither of a subclass nor sparse, traced or transformed."""
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
@@ -276,7 +278,7 @@ def _mapped(op: Any, info: Any, axes: Any, given: tuple[Any, ...], options: tupl
     size = info.batch_size
     rows = [in_front(x, axis, size) for x, axis in zip(rest, of_rest, strict=True)]
     folded = (size, rows[-1].shape[1])
-    if of_b is None and of_bias is None and b.dim() == 2:  # stack the rows of A in one product
+    if of_b is None and of_bias is None and b.dim() == 2:  # one B: stack the rows of A
         found = op(*(x.flatten(0, 1) for x in rows), b, bias, *options)
     else:
         b = in_front(b, of_b, size)

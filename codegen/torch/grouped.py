@@ -112,14 +112,15 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 grouped_mm.register_autograd(_gradients, setup_context=_setup)
 grouped_product = direct(GROUPED_MM, 3, _grouped_mm, _setup, _gradients)
-"""`torch.ops.coordgraph.grouped_mm`, without PyTorch's dispatcher if all tensors are plain."""
+"""`torch.ops.coordgraph.grouped_mm`, without PyTorch's dispatcher if all tensors are plain: neither
+of a subclass nor sparse, traced or transformed."""
 
 
 @grouped_mm.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor, ends: Tensor) -> Any:
     raise LaunchError(
-        "grouped_mm has no rule for torch.vmap; call it in a loop, or put what vmap maps over into "
-        "more groups"
+        "grouped_mm has no rule for torch.vmap; call it in a loop, or pass the slices that vmap "
+        "would map over as further groups of one call"
     )
 
 

@@ -167,7 +167,7 @@ def _layout(tensor: torch.Tensor) -> tuple[int, int, int, int]:
 
 
 def _have_rows(rows: int, columns: int, step: int, element: int) -> bool:
-    """`has_rows` of matrices with these extents, and strides between rows and columns."""
+    """Whether elements, `element` apart, are adjacent and rows, `step` apart, do not overlap."""
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)
 
 

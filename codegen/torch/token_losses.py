@@ -176,5 +176,5 @@ def _narrow(targets: Tensor) -> Tensor:
 
 
 def _columns(weight: Tensor) -> Tensor:
-    """The numbers of all classes, an i32 tensor."""
+    """The indices of the columns of logits, 0 to classes - 1, as an i32 tensor."""
     return torch.arange(weight.shape[0], dtype=torch.int32, device=weight.device)

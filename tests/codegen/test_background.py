@@ -348,7 +348,7 @@ def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path):
 
 @pytest.mark.slow
 def test_batch_invariant_calls_are_served_in_their_order(slow: Builder, used: list[str]):
-    """A loaded kernel serves a call with `invariant=True` only if it adds in the pinned order."""
+    """A loaded kernel serves a call with `invariant=True` only if it adds in such calls' order."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((300, 500), (500, 40)))
     few = a[:9].copy()

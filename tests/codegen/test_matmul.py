@@ -184,7 +184,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     refused: list[str] = []
 
     def spills(code: str) -> bool:
-        """Whether the fake driver reports spills: for kernels with the first one's wgmma shape."""
+        """Report spills for the first kernel, and for all kernels with the same wgmma shape."""
         multiply = re.findall(r"wgmma\.mma_async\S+", code)[0]
         if multiply in refused or not refused:
             refused.append(multiply)

@@ -27,7 +27,7 @@ RANGES = {"m": (256, 1024), "n": 1024, "k": (256, 1024)}
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeDriver]:
-    """A fake H200; kernels are compiled in this process, for families selected from few sizes."""
+    """A fake H200; kernels are compiled in this process, and `warm` tries only 10 random sizes."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     found = install(monkeypatch)
     device = driver.Device(0, NAME, ARCHITECTURE, PROCESSORS, CONTEXT)

@@ -218,10 +218,10 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` copies to an output results that are floats while the sums are integers.
+        """Whether `op` stores an output whose values are floats computed from integer sums.
 
-        The reverse, integer results of float sums, counts too. The buffer of accumulators then
-        holds the bits of the results, which must not be converted as numbers of the sums' type.
+        Integers computed from float sums count too. The buffer of accumulators then holds the
+        bits of these values, which must not be converted as numbers of the sums' type.
         """
         if op.source not in self.buffers or op.destination in self.buffers:
             return False

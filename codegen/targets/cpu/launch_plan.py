@@ -117,9 +117,9 @@ class Formulas:
         except Circle as circle:
             if count > MOST_THREADS:
                 raise LaunchError(
-                    f"{circle}, so all {count} must run at the same time, but at most "
-                    f"{MOST_THREADS} threads can; use fewer workgroups, or owner='last' and a "
-                    "reduction other than scatter"
+                    f"{circle}; that takes a thread for each of the {count} workgroups, but a "
+                    f"launch has at most {MOST_THREADS} threads; use fewer workgroups, or "
+                    "owner='last' and a reduction other than scatter"
                 ) from None
             together = True
         return Plan(

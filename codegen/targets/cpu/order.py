@@ -74,7 +74,10 @@ def _topological(
     except CycleError as error:
         circle = " -> ".join(map(str, error.args[1]))
         if not found.stuck():
-            raise Circle(f"workgroups wait for each other in a circle ({circle})") from None
+            raise Circle(
+                f"workgroups wait for each other in a circle ({circle}), so all workgroups must "
+                "run at the same time"
+            ) from None
         raise LaunchError(
             "the launch would never end, because workgroups wait for each other in a circle "
             f"({circle}); apply another schedule"

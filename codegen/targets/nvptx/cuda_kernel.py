@@ -427,7 +427,7 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """The numbers of awaited workgroups: `lower`, `higher`, `mixed` (or unproved), `none`."""
+        """The workgroups a workgroup waits for: `lower` numbers, `higher`, `mixed` or `none`."""
         return wait_direction(self.graph)
 
     @property

@@ -95,7 +95,7 @@ class Facts:
         return int(evaluate(self.grid, values))
 
     def integers(self, values: Mapping[str, int]) -> list[int]:
-        """The integer arguments of a launch, in order; `values` as in `workgroups`."""
+        """A launch's integer arguments, in order; `values`: each parameter's value, by name."""
         numbers = [int(evaluate(scalar, values)) for scalar in self.scalars]
         for divisor in self.divisors:
             numbers += Magic.numbers(int(evaluate(divisor, values)))
@@ -106,7 +106,10 @@ class Facts:
         return tuple(int(evaluate(extent, values)) for extent in tensor.shape)
 
     def strides(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...] | None:
-        """The strides of a tensor, in elements; None if contiguous; `values` as in `shape`."""
+        """The strides of a tensor's axes, in elements; None for a row-major tensor without gaps.
+
+        `values`: the value of each parameter, by name.
+        """
         if tensor.strides is None:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)

@@ -13,7 +13,7 @@ from coordgraph.control.lowered import ReduceFragment
 from coordgraph.foreign_graphs import faults_named
 from passes import Pass
 
-# Methods import LLVM and the code generator, which a kernel from the cache does not need.
+# LLVM and the code generator are imported inside methods: a cached kernel does not need them.
 if TYPE_CHECKING:
     from llvmlite import ir
 

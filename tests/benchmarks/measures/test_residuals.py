@@ -1,4 +1,4 @@
-"""`benchmarks.measures.residuals` averages the cost model's errors over plans that are alike."""
+"""`benchmarks.measures.residuals` averages the cost model's errors over plans with one property."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_of_what_was_measured_the_model_says_which_kind_is_better():
     for path in paths:
         rows = load(path)["rows"]
         if len({key_of(row) for row in rows}) < 15:
-            continue  # a file with few sizes was made to fit only one term of the cost model
+            continue  # files with few sizes hold times for fitting one term of the cost model
         found = means(compared(rows, "NVIDIA H200"))
         assert found["candidates"].problems > 15
         assert found["candidates"].bias == pytest.approx(1, abs=0.05)

@@ -1,4 +1,4 @@
-"""The sizes of uneven groups differ as requested and add up to the total."""
+"""Sizes of the groups and lists of products that benchmarks measure, which add up to a total."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(launch_plan, "MOST_THREADS", 8)
     problem = Problem(HostKernel(symbolic(STREAM)), 4, 4, 400)
     problem.check(workgroups=8)
-    with pytest.raises(LaunchError, match=r"all 9 must run .* most 8 threads.*other than scatter"):
+    with pytest.raises(LaunchError, match=r"of the 9 workgroups.* most 8 threads.*other than scatter"):
         problem.run(workgroups=9)
 
 
@@ -110,7 +110,7 @@ def test_by_default_there_is_a_workgroup_for_each_thread():
 
 
 def test_shares_are_those_of_the_lowered_graph():
-    """In a reduce-scatter, the number of shares of a tile is taken from the lowered graph.
+    """A reduce-scatter divides a tile into as many shares (parts) as the lowered graph has.
 
     The scheduled graph has 12 shares; the lowering chooses as many as a tile has register blocks
     along m.

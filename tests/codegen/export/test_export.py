@@ -40,7 +40,8 @@ def with_bias(acc: Any, bias: Any) -> Any:
 
 
 CLUSTER_DIMENSION = 4
-"""CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, whose value has three numbers; others have one."""
+"""CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, whose value has three numbers. Other attributes have
+one."""
 CASES: dict[str, tuple[Gemm, Pass, str, dict[str, Any]]] = {
     "data-parallel": (Gemm("bf16", transpose_b=True), DataParallel(), "sm_90a", {}),
     "stream-k": (Gemm("bf16", transpose_b=True), StreamK(workgroups=None), "sm_90a", {}),

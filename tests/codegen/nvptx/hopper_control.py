@@ -143,7 +143,7 @@ class ControlFlow:
                 yield from self.run(node.body)
                 index = self.env[symbol]
 
-    # The following methods simulate tickets.
+    # The following methods simulate tickets: values of a counter that select a loop's next index.
 
     def do_FetchTicket(self, node: Node, op: tickets.FetchTicket) -> Agent:
         assert op.ticket not in self.tickets, "the last ticket was not passed on"
@@ -213,7 +213,8 @@ class ControlFlow:
             assert self.machine.matrices
             self.machine.matrices.publish(self.written)
             self.written = {}
-        # Only the first warp is simulated. A lane of each warp arrives at ORDER and `ticket.empty`.
+        # Only the first warp of a warpgroup is simulated. At the barrier ORDER, and at `ticket.empty`
+        # in consumers, one lane of each warp arrives.
         consumes = self.warpgroup < self.machine.warpgroups - 1
         of_each_warp = op.barrier == ORDER or (op.barrier == "ticket.empty" and consumes)
         arrive = PLAYED if op.barrier in WHOLE_WARPS else WARPS if of_each_warp else 1

@@ -93,9 +93,10 @@ class Hopper(Device):
         self.team = 1 if self.turns else self.warpgroups - 1
         """The number of warpgroups that compute one tile together."""
         self.ticket = 0
-        """The value of the counter of tickets, in device memory."""
+        """The counter in device memory from which workgroups take tickets (numbers of tiles)."""
         self.boxes: dict[Place, str] = {}
-        """For each stored box of D, by its place: `engine` if TMA stored it, `rows` if threads did.
+        """For each stored box of D, by its first row and column: `engine` if TMA stored it, `rows`
+        if threads did.
         """
         self.memory: dict[int, list[Workgroup]] = {}
 

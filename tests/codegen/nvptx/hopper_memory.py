@@ -99,7 +99,7 @@ class Warpgroup:
     """Flags whose acquisition is visible to all threads of the warpgroup."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """The partial sums that the warpgroup has added to its accumulators in a reduce-scatter, as
-    pairs (address of the partial sum, share of the tile).
+    pairs (address of the partial sum, number of the part of the tile to which it belongs).
     """
     filled: Filled = field(default_factory=Filled)
 
@@ -153,8 +153,8 @@ class Workgroup:
     """
     contents: Contents = field(default_factory=Contents)
     words: dict[int, tuple[int, int]] = field(default_factory=dict[int, Any])
-    """For each word through which tickets are passed: (ticket, number of the ticket in this
-    workgroup).
+    """For each shared-memory word that passes a ticket (the number of the next tile) to all warps:
+    the ticket, and how many tickets the workgroup got before.
     """
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
@@ -259,7 +259,9 @@ class Device:
         self.accumulators: dict[Place, str] = {}
         """For each stored part of D, by its first row and column: the name of its accumulator."""
         self.finished: Counter[Where] = Counter()
-        """For each warpgroup, the number of shares of a tile whose epilogue it has run."""
+        """For each warpgroup, the number of shares (parts of a tile in a reduce-scatter) that it has
+        stored. Whole tiles are not counted.
+        """
         self.epilogues: list[Where] = []
         """For each store of a tile, the warpgroup that made it; a second store adds a second entry.
         """

@@ -119,9 +119,10 @@ def test_hopper_assembles(
 
 @needs_ptxas
 def test_hopper_assembles_if_threads_copy_past_a_box():
-    """The last pass of the threads of a warpgroup over 64 rows of 11 chunks copies past the box.
+    """Code assembles if the threads of a warpgroup do not divide the chunks of a box evenly.
 
-    The load of such a chunk needs a guard of its own.
+    A box of D has 64 rows of 11 chunks. In the last pass, some of the 128 threads have no chunk,
+    so each load of a chunk needs a guard of its own.
     """
     lowering = LowerToHopper()
     made = program(PERSISTENT, (128, 88, 64), "group", lowering=lowering, vectors=Vectors(8, 8, 8))

@@ -31,13 +31,13 @@ LOWERINGS: tuple[tuple[Pass | Pipeline, tuple[int, int, int], dict[str, Any]], .
     (StreamK(), (128, 176, 128), {"stages": 2}),
     (Pipeline.parse("heterogeneous-tiles{small_m=64}"), (128, 128, 64), {}),
 )
-"""Schedules, tiles and options of `LowerToHopper`, with which rows of A are gathered."""
+"""The kernels under test, which gather rows of A: schedule, tile, options of `LowerToHopper`."""
 
 
 @quick_cases(3)
 @pytest.mark.parametrize("case", range(len(LOWERINGS)))
 def test_hopper_gathers_by_two_warps(case: int):
-    """Every full stage counts TMA and all threads that gather; no interleaving has a data race."""
+    """A stage's full barrier counts arrivals of TMA and of all gathering threads; no data race."""
     schedule, tile, options = LOWERINGS[case]
     grouped = case % 2 == 1
     gemm = Gemm("bf16", transpose_b=True, grouped=grouped, gathered_rows=True)
@@ -55,7 +55,7 @@ def test_hopper_gathers_by_two_warps(case: int):
 
 @pytest.mark.parametrize("left_out", [WaitCopies, FenceShared, ArriveBarrier])
 def test_gathered_rows_are_checked_for_races(left_out: type[Operation]):
-    """A wait for copies, a proxy fence or a signal that is missing is refuted."""
+    """The check `memory order` refutes gathering without a wait for copies, a fence or a signal."""
     schedule, tile, _ = LOWERINGS[0]
     gemm = Gemm("bf16", transpose_b=True, gathered_rows=True)
     lowered = LowerToHopper()(schedule(gemm.graph(tile)))
@@ -79,7 +79,10 @@ def test_gathered_rows_are_checked_for_races(left_out: type[Operation]):
 
 @pytest.mark.parametrize(("k", "pitch", "family"), [(64, 64, 16), (60, 64, 1), (64, 68, 8)])
 def test_rows_that_are_gathered_by_chunks_are_whole_chunks(k: int, pitch: int, family: int):
-    """A chunk behind the end of a row would multiply elements of the gap between rows by zeros."""
+    """Gathered rows of A count as aligned only if they are whole chunks of 16 bytes.
+
+    A chunk past the end of a row would bring elements of the gap between rows, such as NaN.
+    """
     gemm = Gemm("bf16", gathered_rows=True)
     a = TensorView(0, (8, k), (pitch, 1), "bf16")
     b = TensorView(0, (k, 64), (64, 1), "bf16")

@@ -81,7 +81,8 @@ def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups:
 def cases() -> list[ParameterSet]:
     """Combinations of schedule, groups and lowering.
 
-    Reduce-scatter is not combined with ping-pong, because all warpgroups complete a share together.
+    Reduce-scatter is not combined with ping-pong, because all warpgroups of a workgroup
+    complete its share of a tile together.
     """
     odd = {SCHEDULES[2], "taking turns"}
     return cover(0, [case for case in product(SCHEDULES, GROUPS, LOWERINGS) if not odd <= {*case}])

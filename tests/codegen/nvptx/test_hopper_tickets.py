@@ -1,4 +1,7 @@
-"""Dynamic tile schedulers on sm_90a: producers take tickets, in a simulation in random orders."""
+"""Dynamic tile schedulers on sm_90a: producers take tile numbers (tickets) from a counter.
+
+The kernels are simulated with warps in random orders.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ CONSUMERS = ("cooperative", "pingpong")
 def test_every_tile_is_computed_once(
     consumers: str, cluster: tuple[int, int], problem: str, seed: int
 ):
-    """In every order of tickets, each tile is stored once, and the ticket counter ends at 0."""
+    """In whatever order producers take tickets, each tile is stored once; the counter ends at 0."""
     machine = play(lowered(DYNAMIC, cluster, consumers), PROBLEMS[problem], seed)
     assert machine.ticket == 0
 

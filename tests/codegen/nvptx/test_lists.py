@@ -347,7 +347,7 @@ def test_a_call(fake_driver: FakeDriver):
 
 
 def test_vectors_that_begin_anywhere(fake_driver: FakeDriver):
-    """If a vector does not begin at a multiple of 16 bytes, its elements are copied without TMA."""
+    """If an array that holds all matrices A begins at no multiple of 16 bytes, TMA is not used."""
     made = kernel(PERSISTENT)
     a, b, d = vector(A_AT + 2, 8000), vector(B_AT, 16000), vector(D_AT, 32000)
     made(a, b, out=d, offsets=offsets(7))

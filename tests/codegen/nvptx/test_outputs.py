@@ -1,4 +1,4 @@
-"""Tests, without a GPU, of outputs besides D on GPUs: indices, cover, memory order, PTX, calls."""
+"""Tests, without a GPU, of outputs besides D on GPUs: indices, memory order, PTX and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests, without a GPU, of epilogue outputs that reduce rows: lanes, shared memory, PTX, order."""
+"""Tests, without a GPU, of epilogue outputs that reduce rows: lanes, shared memory, PTX, races."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ CASES: tuple[Case, ...] = (
     Case("sm_90a", PERSISTENT, (64, 64, 128), {"cluster_k": 2}, {}),
     # Two warpgroups divide the columns.
     Case("sm_90a", PERSISTENT, (192, 128, 64), {}, {"transpose_b": True}),
-    # B is the left operand of wgmma: one warpgroup, then two.
+    # B is the left operand of wgmma. The first of these tiles is computed by one warpgroup, the
+    # second by two.
     Case("sm_90a", PERSISTENT, (16, 128, 64), {}, {}),
     Case("sm_90a", PERSISTENT, (64, 512, 64), {}, {}),
     Case("sm_90a", PERSISTENT, (256, 160, 64), {}, {}),
@@ -200,7 +201,7 @@ def test_distances_between_lanes_are_checked():
 
 
 def test_lowered_graphs_are_read_from_text_in_a_new_process():
-    """The reader knows the operations of reductions without an import of the lowerings."""
+    """`coordgraph.parse` knows the operations of reductions without an import of the lowerings."""
     text = lowered(Case("sm_80", "data-parallel", (32, 32, 32), {}, {})).text()
     code = "import sys, coordgraph; assert coordgraph.parse(sys.argv[1]).text() == sys.argv[1]"
     subprocess.run([sys.executable, "-c", code, text], check=True)
@@ -231,9 +232,10 @@ HOPPER = (
     ids=str,
 )
 def test_memory_order_refutes_a_missing_barrier(case: Case, number: int):
-    """Warps read each other's results between two barriers; without one, the check is refuted.
+    """Warps read each other's results between two barriers; `memory order` refutes a missing one.
 
-    The second is needed if a warpgroup can be a tile ahead: k is small, and threads store D.
+    The second barrier is needed if a warpgroup can be a tile ahead: k is small, and threads store
+    D.
     """
 
     def without(op: Operation) -> Operation:

@@ -1,4 +1,4 @@
-"""Dynamic tile schedulers with mma.sync: one thread takes tickets, and a barrier hands them on."""
+"""Dynamic tile schedulers with mma.sync: one thread takes tickets (tile numbers) for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check `vectors` proves the accesses of all lowered graphs that the library makes."""
+"""The check `vectors` proves that all lowered graphs of the library access consecutive elements."""
 
 from __future__ import annotations
 

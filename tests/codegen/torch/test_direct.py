@@ -19,7 +19,7 @@ def dispatched(torch: Any, work: Callable[[], Any]) -> list[str]:
 
 
 def by_dispatcher(torch: Any, work: Callable[[], Any]) -> Any:
-    """The result of a function whose products pass the dispatcher, because a mode is active."""
+    """The result of a function called under a `TorchFunctionMode`: products use the dispatcher."""
 
     class Mode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
@@ -205,7 +205,7 @@ def test_transforms_and_traces_are_dispatched(torch: Any, make: Make):
 
 
 def test_gradients_that_pytorch_does_not_record(torch: Any, make: Make):
-    """Below the dispatch keys of gradients, PyTorch's functions record nothing."""
+    """Under `_AutoDispatchBelowAutograd`, neither PyTorch's product nor ours records gradients."""
     import codegen.torch as cgt
 
     a, b = make(5, 8), make(8, 6)

@@ -102,7 +102,7 @@ def test_the_third_call_only_launches(monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
         patch.setattr(matmul, "array_key", None)  # calls without a quick key would fail
         np.testing.assert_allclose(call(), right, rtol=1e-5)
-    # If an epilogue lies at the address of an earlier one, it has the same quick key.
+    # An epilogue at the address of a deleted one has the same quick key, but its own result.
     other = epilogue(scale="", bias="n")(lambda acc, scale, bias: acc * scale - bias)
     d = codegen.matmul(a, b, epilogue=other, scale=2.0, bias=bias)
     np.testing.assert_allclose(d, right - 2 * bias, rtol=1e-5)

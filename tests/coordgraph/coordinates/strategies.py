@@ -226,7 +226,7 @@ def concatenate(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         edge = Concatenate(above, "d0", named(entries))
         return edge, (len(sizes), *between, max(sizes)), (prod(between) * entries[-1],)
-    # Each segment has its own extents along all operands but the first.
+    # Each concatenated part has its own extents along all operands but the first.
     shapes = [[draw(extents) for _ in above[1:]] for _ in sizes]
     along = list(zip(*shapes, strict=True))
     starts = sums(map(prod, shapes))
@@ -250,7 +250,7 @@ def diagonal(draw: st.DrawFn) -> Case:
 
 
 def trial_of(case: Case) -> Trial:
-    """A `Trial` of an edge; for a `Concatenate`, upstream indices must lie inside their segment."""
+    """A `Trial` of an edge; for a `Concatenate`, only upstream indices that lie inside a part."""
     edge, above, below = case
     tables = table_of(edge)
     if not isinstance(edge, Concatenate):

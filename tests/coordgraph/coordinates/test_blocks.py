@@ -1,4 +1,4 @@
-"""`Concatenate` with more than two operands: every segment is a row-major block."""
+"""`Concatenate` with more than two operands: every concatenated part is a row-major block."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, colu
 @few
 @given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
 def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
-    """`reverse` maps an index past all segments to the last segment, and to a row past its end."""
+    """`reverse` maps an index past all parts to the last part, and to a row past its end."""
     edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
     whole = rows * columns * starts[-1]
     above = (len(sizes), rows, columns, max(sizes))
@@ -100,7 +100,7 @@ def test_blocks_of_equal_segments_are_a_flatten():
 @few
 @given(lengths, st.lists(extents, max_size=3), st.integers(-3, 3))
 def test_size_rule(sizes: list[int], between: list[int], more: int):
-    """The size rule of `Concatenate`: |O| is at least the sum of the segments' sizes.
+    """The size rule of `Concatenate`: |O| is at least the sum of the parts' sizes.
 
     If a size is not known, there is no rule.
     """
@@ -111,7 +111,7 @@ def test_size_rule(sizes: list[int], between: list[int], more: int):
     (rule,) = edge.size_rule(Sizes(up, (Integer(whole),)))
     assert bool(evaluate(rule, {"t": starts})) == (more >= 0)
     assert edge.size_rule(Sizes(up, (None,))) == ()
-    # The lengths of segments come from a table, so the rule does not read the size of the last
+    # The lengths of the parts come from a table, so the rule does not read the size of the last
     # operand.
     assert edge.size_rule(Sizes((*up[:-1], None), (Integer(whole),))) == (rule,)
     for unknown in range(len(up) - 1):
@@ -166,7 +166,7 @@ def test_the_number_of_segments_is_needed_to_find_one():
 @few
 @given(lengths, extents, extents)
 def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int, columns: int):
-    """If the segment's number is a known symbol, `reverse` does not search; its formulas use it."""
+    """If the part's number is a known symbol, `reverse` uses it and does not search the table."""
     starts = starts_of(sizes)
     known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
     others = list(PARTS[1:])
@@ -181,7 +181,7 @@ def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int
 
 
 def test_a_segment_known_as_an_expression():
-    """If a caller gives the segment's number as an expression, `reverse` does not search."""
+    """If a caller gives the part's number as an expression, `reverse` does not search the table."""
     place, here = index_symbol("place"), index_symbol("here")
     group, k = OPEN.reverse({"all": place, "group": here + 1}, ["group", "k"])
     assert group == here + 1

@@ -1,4 +1,4 @@
-"""`Diagonal`, and `Concatenate` of segments with different extents, compute right positions."""
+"""`Diagonal`, and `Concatenate` of parts with different extents, compute right positions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_blocks_lie_one_after_another():
 
 
 def test_segments_with_extents_of_their_own():
-    """`Concatenate` numbers the elements of segments with 2, 0 and 3 rows of 4 columns in order."""
+    """`Concatenate` numbers the elements of parts with 2, 0 and 3 rows of 4 columns in order."""
     edge = Concatenate(("group", "row", "column"), "all", "starts", ("rows", ""))
     sizes = Sizes((Integer(3), None, Integer(4)), (Integer(20),))
     tables = {"starts": (0, 8, 8, 20), "rows": ROWS}

@@ -222,7 +222,7 @@ class TestGuards:
     def test_only_what_a_selector_reads_is_guarded(self):
         """A guard with symbolic selectors, evaluated at numbers, equals the guard for the numbers.
 
-        One segment of a `Sunder` has a ragged tile, another is divided by a second `Sunder`.
+        One part of a `Sunder` has a ragged tile, another part is divided by a second `Sunder`.
         """
         with CoordinateGraph().edit() as e:
             sizes = {"i": 12, "a": 5, "b": 7, "c": 4, "d": 3, "at": 3, "ae": 2, "ct": 2}

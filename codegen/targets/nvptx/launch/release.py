@@ -27,7 +27,7 @@ atomic, so that the garbage collector may append in any thread."""
 
 
 def release(functions: Functions, workspaces: dict[int, Workspaces]) -> None:
-    """Note that a kernel no longer exists, without a call of the driver."""
+    """Put a dropped kernel's code and workspaces in `released`; call no driver function."""
     if functions or workspaces:
         released.append((functions, workspaces))
 

@@ -19,8 +19,8 @@ from coordgraph.elements import DType
 __all__ = ["HopperInstructions"]
 
 SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
-"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the number of bytes of a
-row.
+"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the number of bytes in a
+swizzled row of shared memory.
 SWIZZLE_BIT: the lowest bit of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix
 Descriptor Format")."""
 
@@ -169,7 +169,7 @@ class HopperInstructions(Instructions):
             ".sync.aligned [$0], [$1], 128;"
         )
         self.asm(text, "l,r", [target, shared], VOID, pure=False)
-        # Threads that synchronise with this warp after this fence may use the map.
+        # Threads that synchronise with this warp after this fence may use the tensor map.
         text = "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;"
         self.asm(text, "l", [target], VOID, pure=False)
         self.prefetch_map(target)

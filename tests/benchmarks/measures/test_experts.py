@@ -1,0 +1,50 @@
+"""Tests of `python -m benchmarks experts`, which measures a mixture-of-experts layer."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+
+import codegen
+from benchmarks.measures.experts import Layer, parse_layer, summary, swiglu, weighted
+
+
+def test_layers_are_read():
+    assert parse_layer("2048x768x128x8") == Layer(2048, 768, 128, 8)
+    assert str(parse_layer("2048x768x128x8")) == "2048x768x128x8"
+    for text in ("2048x768x8x9", "2048x768", "0x1x1x1", "axbxcxd"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no layer; write inputs"):
+            parse_layer(text)
+
+
+def test_the_mean_is_geometric():
+    rows = [{"speed": 1.0}, {"speed": 4.0}, {"layer": "without a time"}]
+    assert summary(rows) == {"mean": pytest.approx(2), "least": 1}
+    assert summary([]) == {}
+
+
+def test_the_two_products_make_a_layer():
+    """Gathered rows, a gated product, then a product whose rows are scaled and scattered."""
+    rng = np.random.default_rng(0)
+    tokens, hidden, inner, experts = 20, 24, 16, 3
+    x = rng.standard_normal((tokens, hidden), dtype=np.float32)
+    first = rng.standard_normal((experts, 2 * inner, hidden), dtype=np.float32)
+    second = rng.standard_normal((experts, hidden, inner), dtype=np.float32)
+    expert = rng.integers(0, experts, tokens)
+    order = np.argsort(expert, kind="stable").astype(np.int32)
+    offsets = np.searchsorted(expert[order], np.arange(experts + 1)).astype(np.int32)
+    weights = rng.random(tokens, dtype=np.float32)
+    values = codegen.grouped_matmul(
+        x, first, offsets, transpose_b=True, rows=order, epilogue=swiglu
+    )
+    out = np.full((tokens, hidden), np.nan, np.float32)
+    codegen.grouped_matmul(
+        values, second, offsets, transpose_b=True, targets=order, epilogue=weighted,
+        weight=weights[order], out=out,
+    )  # fmt: skip
+    for token in range(tokens):
+        gate, up = np.split(first[expert[token]] @ x[token], 2)
+        exact = second[expert[token]] @ (gate / (1 + np.exp(-gate)) * up) * weights[token]
+        np.testing.assert_allclose(out[token], exact, rtol=1e-3, atol=1e-3)
