@@ -149,7 +149,7 @@ def test_what_is_registered_is_checked():
     with pytest.raises(CodegenError, match="begins with 'sm_'"):
         register(replace(SM_8X, name="gfx942"))
     with pytest.raises(
-        CodegenError, match="the last of its lowerings does not take tensors of any"
+        CodegenError, match="the last of its lowerings must take tensors of every"
     ):
         register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC, WGMMA)))
 

@@ -99,7 +99,7 @@ def test_keys_know_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert key("y = 1") != one
         monkeypatch.setattr(cache, "version", lambda name: "0.0.0")
         assert key() != one
-        # Without source files the key is unknown, so nothing is loaded.
+        # Without source files, keys are random, so that no entry of another version is loaded.
         (root / "coordgraph" / "__init__.py").unlink()
         assert key() != key()
     finally:

@@ -71,7 +71,7 @@ CACHE = 10e6
 
 @pytest.mark.slow
 def test_bands_save_traffic_where_workgroups_keep_step():
-    """Visiting tiles in bands of 8 saves DRAM traffic of data-parallel, but not of plain Stream-K.
+    """Visiting tiles in bands 8 tiles wide saves DRAM traffic, but not with plain Stream-K.
 
     Workgroups of Stream-K begin at different k, so they do not read the same blocks of A and B at
     the same time.

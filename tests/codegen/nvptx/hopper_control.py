@@ -213,8 +213,8 @@ class ControlFlow:
             assert self.machine.matrices
             self.machine.matrices.publish(self.written)
             self.written = {}
-        # Only the first warp of a warpgroup is simulated. At the barrier ORDER, and at `ticket.empty`
-        # in consumers, one lane of each warp arrives.
+        # Only a warpgroup's first warp is simulated. At the barrier ORDER, and at `ticket.empty` in
+        # consumers, one lane of each warp arrives.
         consumes = self.warpgroup < self.machine.warpgroups - 1
         of_each_warp = op.barrier == ORDER or (op.barrier == "ticket.empty" and consumes)
         arrive = PLAYED if op.barrier in WHOLE_WARPS else WARPS if of_each_warp else 1

@@ -259,8 +259,8 @@ class Device:
         self.accumulators: dict[Place, str] = {}
         """For each stored part of D, by its first row and column: the name of its accumulator."""
         self.finished: Counter[Where] = Counter()
-        """For each warpgroup, the number of shares (parts of a tile in a reduce-scatter) that it has
-        stored. Whole tiles are not counted.
+        """For each warpgroup, the number of shares (parts of a tile in a reduce-scatter) that it
+        has stored. Whole tiles are not counted.
         """
         self.epilogues: list[Where] = []
         """For each store of a tile, the warpgroup that made it; a second store adds a second entry.

@@ -179,7 +179,7 @@ def test_sunder(x: int, at: int, index: int):
 def test_sunder_with_a_selector_that_does_not_exist():
     known = {"s0": 0, "s1": 0, "s2": 0, "x": 3}
     with pytest.raises(
-        EvaluationError, match=r"the selector is 3, but there are only the segments 0 to 2"
+        EvaluationError, match=r"the selector is 3, but there are only the parts 0 to 2"
     ):
         SUNDERED.reverse(known, ["i"])
 
