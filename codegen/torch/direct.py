@@ -39,7 +39,7 @@ try:
         *((d, "ADInplaceOrView", f"Autograd{d}", f"Autocast{d}") for d in ("CPU", "CUDA")),
         *((d, f"Autocast{d}") for d in ("CPU", "CUDA")),
     )
-    # The dispatch keys that PyTorch adds to each call of a thread. A thread with another set is in a
+    # The dispatch keys that PyTorch adds to a thread's calls. A thread with any other set is in a
     # dispatch mode, a transform or a trace. The shorter set is that of `torch.inference_mode`.
     STATES = _numbers(("BackendSelect", "ADInplaceOrView"), ("BackendSelect",))
     AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality

@@ -126,8 +126,8 @@ def check_types(a: Tensor, other: Tensor) -> None:
     if a.dtype not in TYPES:
         hint = ", or codegen.matmul" * (a.dtype in (torch.int8, torch.uint8))
         raise LaunchError(
-            f"the tensors hold {a.dtype}, which codegen.torch does not multiply; convert them to bf16 "
-            f"or f16 with .to(…), or use PyTorch's function{hint}"
+            f"the tensors hold {a.dtype}, which codegen.torch does not multiply; convert them to "
+            f"bf16 or f16 with .to(…), or use PyTorch's function{hint}"
         )
     if a.device != other.device:
         raise LaunchError(

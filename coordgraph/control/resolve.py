@@ -72,7 +72,10 @@ class Node:
             yield from child.walk()
 
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
-        """(id, index, guard) for each dimension with which the operation addresses memory."""
+        """(id, index, guard) of each dimension by which the operation addresses memory.
+
+        The guard is the condition under which the index is not padding.
+        """
         for role, names in self.op.bindings.items():
             if role in NOT_ADDRESSED:
                 continue

@@ -27,8 +27,8 @@ __all__ = ["Loop", "Scoped"]
 
 ExpressionT = TypeVar("ExpressionT", Expr, Boolean)
 MOST_STEPS = 2**30
-"""Proofs about index ranges assume that a `Counter` counts at most this many steps in one
-launch."""
+"""Largest value of a `Counter` in one launch that proofs about index ranges assume; kernels do not
+check it."""
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,8 @@ class MacroTile(_OfTensor):
 class MacroTileNumber(_OfTensorAxis):
     """The number of a macro tile along one axis of a tensor.
 
-    The dimension is *dangling* as long as no edge leads from it toward workgroups or loops.
-    Schedules add such edges.
+    The dimension is *dangling* as long as it is no upstream operand of an edge. Schedules add
+    edges below it, on the way to workgroups and loops.
     """
 
 
@@ -265,7 +265,7 @@ class Stage(_OfTensor):
 
 @dataclass(frozen=True)
 class Selector(Dimension):
-    """The selector operand of a `Sunder` edge; its index is the number of the chosen segment."""
+    """The last operand of a `Sunder` edge; its index is the number of the part that is chosen."""
 
 
 for _base in ("_OfTensor", "_OfTensorAxis"):

@@ -281,7 +281,7 @@ class CoordinateEditor:
         return dimension
 
     def finish(self) -> CoordinateGraph:
-        """The graph with all changes so far; if nothing changed, the object of the last call.
+        """The graph with all changes so far; without new changes, the result of the last call.
 
         Raises:
             VerifyError: the edges form a cycle.
@@ -293,7 +293,7 @@ class CoordinateEditor:
         graph = CoordinateGraph(dimensions, edges)
         if circle := graph.cycle():
             raise VerifyError(
-                f"the edges form a cycle: {' -> '.join(circle)}; disconnect one of them"
+                f"the edges form a cycle: {' -> '.join(circle)}; disconnect one edge of it"
             )
         self._latest = graph
         return graph

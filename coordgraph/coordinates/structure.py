@@ -187,7 +187,7 @@ class Structure:
         )
 
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
-        """The dimensions of a class from which no edge leads to workgroups, loops or threads yet.
+        """The dimensions of a class that are no upstream operand of any edge.
 
         The dimensions are ordered depth first from the tensors. So if a pass adds an edge from one
         of them to a new dimension, the new dimension takes the old one's position in the result.
@@ -197,13 +197,13 @@ class Structure:
 
     @cached_property
     def _depth_first(self) -> tuple[Dimension, ...]:
-        """All dimensions in depth-first order, starting at dimensions without an edge above them.
+        """All dimensions in depth-first order, from those that are no edge's downstream operand.
 
         The search visits the downstream operands of an edge in operand order.
         """
         tops = [node for node in self._dimensions if node not in self._above]
         # networkx searches from the nodes in the order in which they were added, so dimensions
-        # without an edge above them are added first.
+        # that are no downstream operand of an edge are added first.
         ordered: networkx.DiGraph[Node] = networkx.DiGraph()
         ordered.add_nodes_from(tops)
         ordered.add_edges_from(self.nx.edges)
@@ -234,8 +234,8 @@ class Structure:
     def layers(self) -> tuple[tuple[str, ...], ...]:
         """The ids of dimensions, grouped by the length of the longest path to the dimension.
 
-        Paths begin at dimensions without an edge above them, such as tensors and allocations of
-        shared memory; the first group has these dimensions.
+        Paths begin at dimensions that are no downstream operand of an edge, such as tensors and
+        allocations of shared memory; the first group has these dimensions.
         """
         generations = networkx.topological_generations(self.nx)
         found = (tuple(n for n in nodes if isinstance(n, str)) for nodes in generations)

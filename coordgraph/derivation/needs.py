@@ -135,11 +135,13 @@ class _Search:
         return [*starts], [*parted]
 
     def choice(self, wanted: str, parted: list[str]) -> str:
-        """The error message about the first ambiguous dimension, with the indices to give.
+        """The error message about a dimension whose index several edges compute.
+
+        The message is about the first dimension in `parted`, and names the indices to give.
 
         Args:
             wanted: the id of the dimension whose index is to be computed.
-            parted: the ids of the ambiguous dimensions, as `starts` returns them.
+            parted: the ids of such dimensions, as `starts` returns them.
         """
         name = parted[0]
         ways: list[str] = []

@@ -106,7 +106,7 @@ def _parameter(graph: KernelGraph, name: str, value: Any) -> int:
     if parameter.value is not None:
         raise VerifyError(
             f"{name} is computed from other parameters: {name} = {to_text(parameter.value)}; give "
-            "those instead"
+            "those parameters instead"
         )
     if not parameter.minimum <= number <= parameter.maximum:
         raise VerifyError(
@@ -119,7 +119,7 @@ def _parameter(graph: KernelGraph, name: str, value: Any) -> int:
 def _entries(table: Table, value: Any) -> Sequence[int]:
     if table.derived:
         raise VerifyError(
-            f"the table {table.name} is computed from other tables; give those instead"
+            f"the table {table.name} is computed from other tables; give those tables"
         )
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise VerifyError(f"{table.name} is a table; give its entries, such as [0, 3, 5]")

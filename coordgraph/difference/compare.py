@@ -67,8 +67,8 @@ class _Comparison:
             differing["level"] = (old.level, new.level)
         first, second = ([d.id for d in graph.dangling] for graph in (old, new))
         if first != second and sorted(first) == sorted(second):
-            # Schedules number output tiles in the order of the dangling dimensions, so another
-            # order gives another kernel.
+            # Schedules number output tiles in the order of the dangling dimensions (tile numbers
+            # that no loop or workgroup determines yet), so another order gives another kernel.
             order = ", ".join(first), ", ".join(second)
             differing["order of dangling tile numbers"] = order
         if differing:

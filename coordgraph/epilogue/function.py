@@ -99,16 +99,16 @@ class EpilogueFunction:
             )
         if self.result != self.sums[0]:
             raise VerifyError(
-                f"epilogue {self.name} does not store D, but has the result {self.result} for it; "
-                f"give {self.sums[0]}"
+                f"epilogue {self.name} does not store D, so its result must be {self.sums[0]}, "
+                f"not {self.result}; change the result"
             )
 
     def _check_sums(self) -> None:
         """Check the names of the function's sums of products: `acc` if there is only one."""
         if not self.sums or (len(self.sums) == 1 and self.sums != (ACCUMULATOR,)):
             raise VerifyError(
-                f"epilogue {self.name}: its sums of products are ({', '.join(self.sums)}); name a "
-                f"single sum {ACCUMULATOR}"
+                f"epilogue {self.name}: its sums of products are ({', '.join(self.sums)}); name "
+                f"the only sum {ACCUMULATOR}, or give two or more sums"
             )
         for name in self.sums:
             sum_named(name)
@@ -292,9 +292,9 @@ class EpilogueFunction:
         return good[str(self.result)]
 
     def scale_of(self, name: str) -> str:
-        """The name of the scalar that multiplies `name` in all its uses, or '' if there is none.
+        """The scalar operand that multiplies the operand `name` in all its uses; '' for none.
 
-        If that scalar is 0 at launch, the kernel need not read the operand.
+        If that scalar is 0 at launch, the kernel need not read the operand `name`.
         """
         scalars = {o.name for o in self.scalars}
         found: set[str] = set()

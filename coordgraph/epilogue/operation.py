@@ -162,7 +162,7 @@ class Elementwise:
             )
         if self.floating and kinds[0] not in FLOATS:
             raise VerifyError(
-                f"{self.name} takes f32 and f64, not {kinds[0]}; convert it by ep.cast"
+                f"{self.name} takes f32 and f64, not {kinds[0]}; convert the value by ep.cast"
             )
         if kinds[0] == "bool":
             raise VerifyError(

@@ -1,4 +1,4 @@
-"""`Concatenate`: join segments of different lengths into one index, the inverse of `Ragged`."""
+"""`Concatenate`: join parts of different lengths into one index, the inverse of `Ragged`."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = ["Concatenate"]
 
 @dataclass(frozen=True)
 class Concatenate(Edge):
-    """`Concatenate(G, I; O)`: index i of segment g becomes `o = t[g] + i`.
+    """`Concatenate(G, I; O)`: index i of part g becomes `o = t[g] + i`.
 
     - forward: `o = t[g] + i`;
-    - reverse: `g = search(t, n_g, o)`, the segment with `t[g] <= o < t[g + 1]`; `i = o - t[g]`.
+    - reverse: `g = search(t, n_g, o)`, the part with `t[g] <= o < t[g + 1]`; `i = o - t[g]`.
 
-    The table t has n_g + 1 non-decreasing entries: the start of each segment, which is 0 for the
-    first one, and the end of the last segment. Segment g has `t[g + 1] - t[g]` indices, possibly
-    none. Size rule: |O| is at least the last entry. An index o past the last entry belongs to no
-    segment; for such an o, reverse gives the last segment and an i past that segment's end.
+    The table t has n_g + 1 non-decreasing entries: the start of each part, which is 0 for the
+    first one, and the end of the last part. Part g has `t[g + 1] - t[g]` indices, possibly none.
+    Size rule: |O| is at least the last entry. An index o past the last entry belongs to no part;
+    for such an o, reverse gives the last part and an i past that part's end.
 
-    With more operands, `Concatenate(G, J0, …, I; O)`, segment g is a row-major block of extents
+    With more operands, `Concatenate(G, J0, …, I; O)`, part g is a row-major block of extents
     n_0, …, `t[g + 1] - t[g]`, and begins at `p·t[g]`, where p = n_0·… is the product of |J0|, …:
 
     - forward: `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`;
     - reverse: `g = search(t, n_g, o div p)`, the other indices by repeated mod and div.
 
-    This form is a `Flatten` whose last extent differs between segments; no segment may be empty.
+    This form is a `Flatten` whose last extent differs between parts; no part may be empty.
 
     Args:
         table: the name of the table t.
-        extents: if given, one table name for each upstream operand after the first. Segment g then
+        extents: if given, one table name for each upstream operand after the first. Part g then
             begins at `t[g]` and is a row-major block; its extent along an operand is
             `x[g + 1] - x[g]` for that operand's table x, or the operand's size if the name is ''.
 
@@ -60,7 +60,7 @@ class Concatenate(Edge):
         if len(self.upstream) < 2:
             raise VerifyError(
                 f"{self}: it has only {len(self.upstream)} upstream operand; give at least two: "
-                "the segment, and an index in the segment"
+                "the number of a part, and an index in the part"
             )
         if self.extents and len(self.extents) != len(self.upstream) - 1:
             raise VerifyError(
@@ -87,7 +87,7 @@ class Concatenate(Edge):
         if count is None:
             raise NotInvertible(
                 f"{self}: the first upstream operand has no size; give that dimension the number "
-                "of segments as its size"
+                "of parts as its size"
             )
         starts, each = index_symbol(self.table), self._needed(sizes)
         segment = search(starts, count, floor_div(index, each))
@@ -101,7 +101,7 @@ class Concatenate(Edge):
         return (each * load(starts, segment) + within,)
 
     def _extents(self, segment: Expr, sizes: Sizes) -> tuple[Expr | None, ...]:
-        """The extents of segment number `segment` along each upstream operand after the first."""
+        """The extents of part number `segment` along each upstream operand after the first."""
         _, *own = sizes.upstream
         tables = self.extents or (*("" for _ in own[:-1]), self.table)
         return tuple(
@@ -110,7 +110,7 @@ class Concatenate(Edge):
         )
 
     def _each(self, sizes: Sizes) -> Expr | None:
-        """The factor p: segment g begins at index `p * table[g]`; None if p is unknown.
+        """The factor p: part g of the joined index begins at `p * table[g]`; None if p is unknown.
 
         p is 1 if `extents` is given, else the product of the sizes of all upstream operands except
         the first and the last.
@@ -128,6 +128,6 @@ class Concatenate(Edge):
 
 
 def _step(table: str, segment: Expr) -> Expr:
-    """The extent of a segment along one operand: `table[segment + 1] - table[segment]`."""
+    """The extent of part number `segment` along the operand whose borders `table` holds."""
     starts = index_symbol(table)
     return load(starts, segment + 1) - load(starts, segment)

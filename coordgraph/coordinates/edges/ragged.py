@@ -1,4 +1,4 @@
-"""`Ragged`: divide an index into segments whose borders a table gives when the kernel runs."""
+"""`Ragged`: divide an index into parts whose borders a table gives when the kernel runs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["Ragged", "borders_of"]
 
 
 def borders_of(segments: Expr | None) -> Expr | None:
-    """The number of borders of `segments` segments: their starts, and the end of the last segment.
+    """The number of borders of `segments` consecutive parts: each part's start, and the last end.
 
-    The result is None if the number of segments is None.
+    The result is None if `segments` is None.
     """
     return None if segments is None else segments + 1
 
 
 @dataclass(frozen=True)
 class Ragged(Edge):
-    """`Ragged(I; G, O)`: index i is index o of segment g, with the segments' borders in a table.
+    """`Ragged(I; G, O)`: index i is index o of part g, with the parts' borders in a table.
 
     - reverse: `i = t[g] + o`;
-    - forward: `g = search(t, n_g, i)`, the segment with `t[g] <= i < t[g + 1]`; `o = i - t[g]`.
+    - forward: `g = search(t, n_g, i)`, the part with `t[g] <= i < t[g + 1]`; `o = i - t[g]`.
 
-    The table t has n_g + 1 non-decreasing entries; segment g has the indices
-    `t[g] .. t[g + 1] - 1`, possibly none. The first segment may begin after 0, and the last may end
-    before |I|. Guard: `i < t[g + 1]`, which does not hold if o is past the segment's end. There is
-    no size rule, because the segments' lengths are known only when the kernel runs.
+    The table t has n_g + 1 non-decreasing entries; part g has the indices
+    `t[g] .. t[g + 1] - 1`, possibly none. The first part may begin after 0, and the last may end
+    before |I|. Guard: `i < t[g + 1]`, which does not hold if o is past the part's end. There is
+    no size rule, because the parts' lengths are known only when the kernel runs.
 
     Args:
         table: the name of the table t.
@@ -65,7 +65,7 @@ class Ragged(Edge):
         if count is None:
             raise NotInvertible(
                 f"{self}: the first downstream operand has no size; give that dimension the number "
-                "of segments as its size"
+                "of parts as its size"
             )
         borders = index_symbol(self.table)
         segment = search(borders, count, index)

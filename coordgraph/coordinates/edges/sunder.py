@@ -1,4 +1,4 @@
-"""`Sunder`: divide an index into consecutive segments; a selector chooses one of them."""
+"""`Sunder`: divide an index into consecutive parts; a selector chooses one of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Sunder"]
 
 @dataclass(frozen=True)
 class Sunder(Edge):
-    """`Sunder(I; O0, …, ON-1, X)`: index i is index o_x of the segment that the selector x chooses.
+    """`Sunder(I; O0, …, ON-1, X)`: index i is index o_x of the part that the selector x chooses.
 
-    - reverse: `i = o_x + Σ_{k<x} n_k`, where the sum is the length of all segments before segment
-      x. If the selector is a constant, only o_x must be known; if it is symbolic, the result is a
-      select over all segments.
-    - forward: x is the segment that contains i, and o_x is i minus the first index of that segment.
-      The indices computed for other segments are outside those segments and have no meaning.
+    - reverse: `i = o_x + Σ_{k<x} n_k`, where the sum is the length of all parts before part x.
+      If the selector is a constant, only o_x must be known; if it is symbolic, the result is a
+      select over all parts.
+    - forward: x is the part that contains i, and o_x is i minus the first index of that part.
+      The indices computed for other parts are outside those parts and have no meaning.
 
     Size rule: `n_0 + … + n_{N-1} = |I|`, and `|X| = N`.
     """
@@ -37,7 +37,7 @@ class Sunder(Edge):
         if len(self.downstream) < 2:
             raise VerifyError(
                 f"{self}: it has only {len(self.downstream)} downstream operand; give at least "
-                "two: a segment, and the selector last"
+                "two: the index in a part, and the selector last"
             )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
@@ -60,7 +60,7 @@ class Sunder(Edge):
             chosen = int(selector)
             if not 0 <= chosen < count:
                 raise EvaluationError(
-                    f"{self}: the selector is {chosen}, but there are only the segments 0 to "
+                    f"{self}: the selector is {chosen}, but there are only the parts 0 to "
                     f"{count - 1}; give the number of one of them"
                 )
             index = segments[chosen]
@@ -108,13 +108,13 @@ class Sunder(Edge):
         return (self.downstream[-1],)
 
     def _offsets(self, sizes: Sizes) -> list[Expr]:
-        """The first index of each segment: the sum of the sizes of all segments before it."""
+        """The first index of each part: the sum of the sizes of all parts before it."""
         offsets: list[Expr] = [Integer(0)]
         for size in sizes.downstream[:-2]:
             if size is None:
                 raise NotInvertible(
-                    f"{self}: a segment before the last has no size; give the dimension of every "
-                    "segment before the last a size"
+                    f"{self}: a part before the last has no size; give the dimension of every "
+                    "part before the last a size"
                 )
             offsets.append(offsets[-1] + size)
         return offsets

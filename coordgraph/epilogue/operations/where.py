@@ -25,7 +25,10 @@ class Where(Elementwise):
             VerifyError: the condition is not a bool, or the kinds of the values differ.
         """
         if kinds[0] != "bool":
-            raise VerifyError(f"where: the condition is {kinds[0]}; compare it, as in x > 0")
+            raise VerifyError(
+                f"where: the condition has the kind {kinds[0]}, but a bool is needed; give a "
+                "comparison, as in x > 0"
+            )
         return super().kind(kinds[1:], **constants)
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:

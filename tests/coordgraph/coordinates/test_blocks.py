@@ -155,7 +155,7 @@ def test_the_number_of_segments_is_needed_to_find_one():
     graph = blocks(None, 2, 3)
     assert graph.forward(PARTS, ["all"])
     with pytest.raises(
-        NotInvertible, match="operand has no size; give that dimension the number of segments"
+        NotInvertible, match="operand has no size; give that dimension the number of parts"
     ):
         graph.reverse(["all"], ["k"])
 

@@ -168,8 +168,8 @@ SUNDERED = build(
 
 @pytest.mark.parametrize(("x", "at", "index"), [(0, 83, 83), (1, 10, 110), (2, 16, 140)])
 def test_sunder(x: int, at: int, index: int):
-    # To compute i, `reverse` needs the selector x and the index in segment x only; the indices in
-    # the other segments are not passed.
+    # To compute i, `reverse` needs the selector x and the index in part x only; the indices in the
+    # other parts are not passed.
     assert SUNDERED.reverse({f"s{x}": at, "x": x}, ["i"]) == [index]
     *_, selector = SUNDERED.forward({"i": index}, ["s0", "s1", "s2", "x"])
     assert selector == x

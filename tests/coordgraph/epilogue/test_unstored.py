@@ -75,7 +75,7 @@ def test_the_checks_hold(options: dict[str, Any]):
 def test_cover_finds_a_wrong_output():
     text = scheduled().text()
     wrong = "strides=((n + 15) // 16, 1)"
-    assert text.count(wrong) == 2  # of the outputs `total` and `picked`
+    assert text.count(wrong) == 2  # one line each of the outputs `total` and `picked`
     report = parse(text.replace(wrong, "strides=(1, m)", 1)).check()
     assert report["cover"].refuted
 
@@ -120,7 +120,7 @@ def test_the_interpreter_computes_the_outputs():
         (lambda: ep.parse_function("f() { none }"), "f stores nothing"),
         (
             lambda: replace(elsewhere, result="%0"),
-            "does not store D, but has the result %0 for it; give acc",
+            "does not store D, so its result must be acc, not %0; change the result",
         ),
         (lambda: ep.parse_function("f(none: n) { none }"), "operand none: the text .*; rename"),
         (lambda: Gemm(epilogue=loss, scattered_rows=True), "does not store D, which scattered"),
