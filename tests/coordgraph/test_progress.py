@@ -1,4 +1,4 @@
-"""`wait_direction` on graphs with changed waits: unproved directions are `mixed`."""
+"""`wait_direction`, whether workgroups wait for lower numbers, is `mixed` if nothing is proved."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_replays_of_a_captured_graph(spec: Spec):
 
 @every_kernel
 def test_two_streams_have_counters_of_their_own(spec: Spec):
-    """Launches on two streams, which share the SMs, do not take tickets from each other."""
+    """Launches on two streams, which share the SMs, take tiles from separate counters."""
     problem = Problem.make(spec, SHAPE)
     right = problem.run()
     streams, found = [torch.cuda.Stream() for _ in range(2)], list[Any]()

@@ -42,7 +42,8 @@ def test_the_example_runs(
 ):
     """The compiled example runs, reports that elements of D are right, and prints a speed.
 
-    A cubin runs on one architecture only, so the cases for mma.sync are compiled for this GPU's.
+    A cubin runs on one architecture only, so the cases for mma.sync are compiled for this GPU's
+    architecture.
     """
     if target == "sm_90a" and device(0).architecture != target:
         pytest.skip("sm_90a code needs a Hopper GPU")

@@ -60,7 +60,7 @@ def of_loss(m: int, n: int) -> dict[str, Any]:
 
 
 def check(x: Any, target: Any, total: Any, picked: Any, tile: int) -> None:
-    """Each column tile's part of a row is reduced; the logit of the target is exact."""
+    """Check `total`, the logsumexp of each column tile's part of a row, and the target's logit."""
     for part in range(-(-x.shape[1] // tile)):
         wanted = torch.logsumexp(x[:, part * tile : (part + 1) * tile] / 8, -1)
         torch.testing.assert_close(total[:, part].double(), wanted, rtol=4e-6, atol=4e-6)

@@ -47,7 +47,7 @@ class Workplace:
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(mkdtemp(prefix="mutants-"))
-        # Outside the copy, since tests of the docs list files of the current folder.
+        # The cache is outside the copy, since tests of the docs list files of the current folder.
         self.cache = Path(mkdtemp(prefix="mutants-cache-"))
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],

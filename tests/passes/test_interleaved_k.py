@@ -79,8 +79,9 @@ def test_workgroups_are_at_the_same_k(rows: int, columns: int, depth: int, workg
     if rows * columns > workgroups:
         return  # a workgroup computes several tiles, so workgroups are at different k
 
-    # In every step of the launch, `depth // share` workgroups compute a tile, and in the fraction f
-    # of the steps one more. So the k that the tile has reached differs from the average by at most
+    # `share` is the number of iterations of a workgroup, and `depth` that of a tile. In every step
+    # of the launch, `depth // share` workgroups compute a tile, and in the fraction f of the steps
+    # one more. So the k that the tile has reached differs from the average by at most
     # f·(1 - f)·share k tiles. The workgroups of a tile are at consecutive k tiles.
     f = depth / share % 1
     assert furthest(found, tiles) <= f * (1 - f) * share + ceil(depth / share) + 1
@@ -138,9 +139,9 @@ def with_a_longer_share(graph: KernelGraph) -> KernelGraph:
 
 
 def test_another_length_of_shares_changes_which_k_but_no_result():
-    """A wrong length of shares in the `Interleave` edge only costs reuse in the L2 cache.
+    """A wrong number of iterations per workgroup in an `Interleave` edge only costs L2 reuse.
 
-    The edge is a bijection for any length, so every iteration is still computed once.
+    The edge is a bijection for any number, so every iteration is still computed once.
     """
     graph = with_a_longer_share(interleaved()(Gemm("f32").graph(TILE)))
     found = trace(graph, {"m": 24, "n": 24, "k": 480, "workgroups": 13})

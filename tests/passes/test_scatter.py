@@ -111,7 +111,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("tile", [(1, 4, 4), (3, 5, 2), (33, 2, 4), (70, 1, 4)])
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
-    """The rows of a tile need not be a multiple of its shares; the last share may be smaller."""
+    """A tile's rows may be no multiple of its number of shares; the last share is then smaller."""
     graph = symbolic(name, "plain", tile)
     shares = graph.coordinates[SHARE].fixed_size
     assert shares == (tile[0] if tile[0] <= MOST_SHARES else -(-tile[0] // -(-tile[0] // 32)))
@@ -119,7 +119,7 @@ def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
 
 
 def test_more_peers_than_shares():
-    """If more workgroups compute a tile than it has shares, some of them store nothing.
+    """If more workgroups compute a tile than it has shares (sets of rows), some store nothing.
 
     Those workgroups still wait for the partial sums of the others.
     """

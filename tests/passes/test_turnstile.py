@@ -51,8 +51,8 @@ def in_order(name: str, found: Trace) -> None:
         (slot,) = {s.slot for s in found.sends if s.tile == tile}
         turns = {s.workgroup: s.turn for s in found.sends if s.tile == tile}
         assert list(turns) == sorted(workgroups[:-1])
-        # Turns are numbered from 0 in the order of the segments' k ranges, even with owner=first,
-        # where the segment with the largest k is added first.
+        # The turn of a partial sum is its number, from 0, in the order of the segments' k ranges,
+        # even with owner=first, where the segment with the largest k is added first.
         numbers = {w: number for number, (_, w) in enumerate(pieces)}
         assert turns == {w: numbers[w] for w in turns}
         got = [(r.workgroup, r.slot, r.turn) for r in found.receives if r.tile == tile]

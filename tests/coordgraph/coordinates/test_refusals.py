@@ -1,4 +1,4 @@
-"""Coordinate graphs refuse wrong edits and queries, and simplify by 0 <= index < size."""
+"""Coordinate graphs refuse wrong edits and queries; formulas assume 0 <= index < size."""
 
 from __future__ import annotations
 

@@ -420,7 +420,7 @@ def test_a_graph_with_a_constant_nan_is_read_back():
 
 
 def test_an_operand_has_the_short_name_of_its_type():
-    """A type named as NumPy and PyTorch name it is the same type, so epilogues are equal."""
+    """An operand type given by NumPy's name, such as `bfloat16`, is stored as `bf16`."""
     operand = Operand("bias", "n", dtype="bfloat16")
     assert operand.dtype == "bf16"
     assert operand == Operand("bias", "n", dtype="bf16")

@@ -75,7 +75,7 @@ def test_the_checks_hold(options: dict[str, Any]):
 def test_cover_finds_a_wrong_output():
     text = scheduled().text()
     wrong = "strides=((n + 15) // 16, 1)"
-    assert text.count(wrong) == 2  # one line each of the outputs `total` and `picked`
+    assert text.count(wrong) == 2  # in the lines of the outputs `total` and `picked`
     report = parse(text.replace(wrong, "strides=(1, m)", 1)).check()
     assert report["cover"].refuted
 

@@ -1,4 +1,4 @@
-"""Atoms of polynomials: equal expressions must be one object, or proofs would fail."""
+"""Atoms (factors of a polynomial's terms): equal ones must be one object, or proofs would fail."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_circular_prover_is_not_shared() -> None:
 
 
 def test_a_product_of_many_atoms_is_given_up() -> None:
-    """A product of d atoms, each rewritten as its lower bound plus a rest, has 2**d terms.
+    """A product of d symbols, each rewritten as its lower bound plus a rest, has 2**d terms.
 
     The prover gives up instead of expanding 2**60 terms.
     """

@@ -1,4 +1,4 @@
-"""Dynamic loops in the interpreter: each index is computed once, in whatever order tickets come."""
+"""Dynamic loops in the interpreter: each index is taken once, in whatever order workgroups run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def operands(m: int, n: int, k: int) -> tuple[Array, Array]:
 @settings(max_examples=8)
 @given(st.integers(1, 18), st.integers(1, 18), st.integers(1, 9), st.integers(1, 30), st.data())
 def test_d_is_the_same_in_every_order(m: int, n: int, k: int, workgroups: int, data: st.DataObject):
-    """Workgroups take tickets in a random order; few of them may be resident at the same time."""
+    """D is right if workgroups take tiles in a random order, also if few of them are resident."""
     a, b = operands(m, n, k)
     seed, resident = data.draw(st.integers(0, 99)), data.draw(st.integers(1, workgroups))
     given = {"workgroups": workgroups}
@@ -59,7 +59,7 @@ def test_every_scheduler(scheduler: str):
 
 
 def test_a_workgroup_that_runs_alone_takes_all_tickets():
-    """Each of the other workgroups computes only its first tile, for which it takes no ticket."""
+    """A workgroup that runs before the others takes all tiles except the others' first tiles."""
     segments = Counter[int]()
 
     class Watched(Shuffled):

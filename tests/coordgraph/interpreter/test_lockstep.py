@@ -121,5 +121,5 @@ def test_iterations_that_are_not_consecutive_are_evaluated_together(
         record_steps(graph, {**problem, "k": k})
         return len(evaluated)
 
-    # 16 times as many iterations need no more evaluations.
+    # 16 times as many iterations need no more evaluations of index formulas.
     assert count(16 * 64) <= count(64)

@@ -94,7 +94,7 @@ def with_squares(acc):
 
 
 def test_plans_for_reductions_of_rows_keep_rows_in_one_workgroup():
-    """No candidate has a cluster along n, or lets workgroups finish shares of a tile."""
+    """No candidate has a cluster along n, or divides the fix-up of a tile among workgroups."""
     for m, n, k in ((300, 500, 9000), (2048, 8192, 4096)):
         product = cg.Gemm("bf16", m=m, n=n, k=k)
         problem = replace(product, epilogue=with_squares)

@@ -184,7 +184,7 @@ def test_the_file_has_the_counters_of_all_that_may_be_chosen():
 
 COUNTED = sorted(json.loads(FILE.read_text("utf-8")))
 QUICKLY_COUNTED = {text for text in COUNTED if "splits=" not in text}
-"""Schedules in the file of counters whose work takes less than a second to enumerate."""
+"""Schedules in the file of known schedules whose work takes less than a second to enumerate."""
 
 
 @pytest.mark.slow
