@@ -33,7 +33,7 @@ class CoordGraphError(Exception):
 
 
 class VerifyError(CoordGraphError):
-    """A graph or a field is not valid: a broken size rule, an unknown id, a wrong argument.
+    """A graph breaks a rule, such as the size rule of an edge, or an argument is not valid.
 
     Args:
         problems: one message for each thing that is wrong; kept in the attribute `problems`.
@@ -53,7 +53,7 @@ class UnnamedFault(VerifyError):
 
 
 class EvaluationError(CoordGraphError):
-    """The index along a dimension cannot be computed; subclasses stand for the possible reasons."""
+    """An index cannot be computed, or a launch cannot be interpreted; subclasses name reasons."""
 
 
 class NotInvertible(EvaluationError):

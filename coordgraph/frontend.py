@@ -28,8 +28,8 @@ __all__ = ["Gemm", "default_tile"]
 
 TILE_SIDE, SMALLEST_SIDE = 128, 16
 """TILE_SIDE: number of rows, and of columns, of the default macro tile. SMALLEST_SIDE: smallest
-number of rows or columns that the default macro tile of a small problem has; on every target it is
-a multiple of the matrix instructions' extents."""
+number of rows or columns that the default macro tile of a small problem has; it is a multiple of
+the extents in m and n of every mma.sync instruction."""
 
 
 def default_tile(

@@ -77,7 +77,7 @@ def require(*names: str) -> None:
 
 def claimants(name: str) -> tuple[str, ...]:
     """The other installed distributions that have a top-level package `name`."""
-    # Imported only here, because the function reads the file lists of all distributions.
+    # Imported when first needed, because this import would slow down `import coordgraph`.
     from importlib.metadata import packages_distributions
 
     found = packages_distributions().get(name, ())

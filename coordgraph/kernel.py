@@ -162,7 +162,7 @@ class KernelGraph:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The records of the graph for which `provenance` says which pass made them."""
+        """The graph's parameters, tensors, dimensions, edges, operations and log, as one record."""
         return Snapshot(self.parameters, self.tensors, self.coordinates, self.control, self.log)
 
     @cached_property

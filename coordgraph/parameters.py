@@ -150,7 +150,7 @@ class Parameters:
                 return self, self[name].symbol
             raise VerifyError(
                 f"a parameter '{name}' with another value exists already; choose another name for "
-                "one of them"
+                "the new parameter"
             )
         _, high = self.ranges().interval(value)
         maximum = LARGEST_INDEX if high is None else min(high, LARGEST_INDEX)
@@ -354,7 +354,7 @@ def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:
         return int(evaluate(value, values))
     except NoEntry as error:
         raise LaunchError(
-            f"{name} = {to_text(value)} has no value in this launch: {error}"
+            f"{name} = {to_text(value)} reads outside a table in this launch: {error}"
         ) from error
 
 

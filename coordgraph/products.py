@@ -60,7 +60,7 @@ def product_dimension(graph: HasProducts) -> str:
 
 
 def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The tile-number dimensions that no edge connects to workgroups or loops yet.
+    """The tile-number dimensions without an edge to a dimension nearer to workgroups or loops.
 
     The dimension that numbers products comes first, so that a schedule computes all tiles of one
     product before those of the next.

@@ -316,7 +316,7 @@ def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
             steps.append(int(evaluate(step, {**values, table.place.name: i})))
     except NoEntry as error:
         raise LaunchError(
-            f"{table.name}: its step at position {len(steps)} has no value: {error}; make the "
-            "lengths of both tables agree"
+            f"the step of table '{table.name}' at position {len(steps)} reads outside an earlier "
+            f"table: {error}"
         ) from error
     return steps

@@ -116,7 +116,8 @@ class Tape:
         if isinstance(argument, Value):
             if argument.tape is not self:
                 raise VerifyError(
-                    "an epilogue uses a value of another epilogue; use only its own parameters"
+                    "an epilogue uses a value of another epilogue; use only the parameters of the "
+                    "function that is traced"
                 )
             return argument.name
         if getattr(argument, "shape", None) == ():  # convert a NumPy scalar to a Python number

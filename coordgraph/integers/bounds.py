@@ -97,7 +97,7 @@ _nested = _Nested()
 
 
 class NumericBounds:
-    """Numeric bounds of atoms and polynomials, without search; the subclass `Prover` searches.
+    """Numeric bounds of atoms (variables) and polynomials; `Prover` adds a search for better ones.
 
     Args:
         facts: known upper limits of polynomials.
@@ -252,7 +252,7 @@ class NumericBounds:
         return best
 
     def _natural_facts(self) -> list[Fact]:
-        """The facts whose polynomials have positive coefficients and atoms that are at least 0."""
+        """The facts (upper limits of polynomials) with positive coefficients and atoms >= 0."""
         if self._usable_facts is not None:
             return self._usable_facts
         found = [
@@ -261,14 +261,15 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            # Keep `found` now that the lower bounds of all atoms are final (see `_once`).
+            # Cache the list only if the lower bounds of all atoms are final (see `_once`).
             self._usable_facts = found
         return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
         """A lower bound of ``p`` from numeric bounds of atoms and from facts, or None.
 
-        No symbol is replaced by a symbolic bound. The result is cached.
+        A fact is a known upper limit of a polynomial. No symbol is replaced by a symbolic bound.
+        The result is cached.
         """
         constant = p.get((), 0)
         if constant:  # `_minima` caches bounds of polynomials without a constant term
@@ -337,7 +338,7 @@ class NumericBounds:
         return result
 
     def _expanded(self, monomial: Monomial) -> tuple[tuple[Monomial, int], ...] | None:
-        """The terms of a monomial in the variables of `_shifted`, with their coefficients.
+        """The terms of a monomial whose atoms are written as a bound plus or minus a new variable.
 
         None if an atom has no bound, or if there are more than `MAX_TERMS` terms.
         """

@@ -47,7 +47,7 @@ bound of the cases is a lower bound of the polynomial from which the step starte
 
 
 class Known(Protocol):
-    """Protocol of the facts about atoms and polynomials that a search uses; see `Prover`."""
+    """Protocol: the methods of a `Prover` that the search for a polynomial's lower bound calls."""
 
     @property
     def definitions(self) -> Mapping[Atom, Expr]:
@@ -55,7 +55,7 @@ class Known(Protocol):
         ...
 
     def search_node(self, p: Polynomial, guards: Guards) -> "tuple[SearchNode, int]":
-        """The search node of ``p`` without its constant term, and the constant term."""
+        """The polynomial ``p`` less its constant term as a `SearchNode`, and the constant term."""
         ...
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -109,7 +109,7 @@ class SearchNode:
         return self._low[0]
 
     def steps(self, constant: int) -> Iterator[Step]:
-        """All steps (replacing an atom or subtracting a guard), in the order of the search.
+        """All steps (replacing an atom or subtracting a guard), in the order to try them.
 
         Args:
             constant: the constant that a search adds to the polynomial; it decides which multiples

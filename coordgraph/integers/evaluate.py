@@ -118,7 +118,7 @@ class Evaluation:
         for key in (symbol, symbol.name):
             if key in self.values:
                 return self.values[key]
-        raise KeyError(f"no value is given for the symbol '{symbol.name}'")
+        raise KeyError(f"the symbol '{symbol.name}' has no value; add it to the given values")
 
     def condition(self, expr: Basic) -> bool:
         """Whether a condition holds."""

@@ -265,7 +265,8 @@ class _Parser:
         try:
             return self.symbols(token.text), 1
         except KeyError as error:
-            raise ExpressionSyntaxError(f"unknown name {token.text!r}", token.column) from error
+            message = f"unknown name {token.text!r}; use the name of a known symbol"
+            raise ExpressionSyntaxError(message, token.column) from error
 
     def call(self, token: _Token) -> _Node:
         maker, count = _CALLS[token.text]

@@ -222,7 +222,10 @@ class _Point(dict[Atom, int | None]):
             return _Entries(self.number % 3)
         most = self.value(to_polynomial(known.maximum))
         if most is None or most < 0:
-            raise KeyError(f"the maximum of the table '{symbol.name}' is unknown")
+            raise KeyError(
+                f"the maximum of the entries of table '{symbol.name}' is negative or unknown; "
+                "declare it by Ranges.with_table"
+            )
         return _Entries(max(known.step or 0, self.number % 3), most)
 
 
@@ -267,8 +270,8 @@ class _Entries(Sequence[int]):
         entry = self.step * index
         if self.most is not None and entry > self.most:
             raise NoEntry(
-                f"entry {index} of the assumed table is {entry}, but the declared maximum of its "
-                f"entries is {self.most}; read an earlier entry"
+                f"entry {index} of a table with made-up entries would be {entry}, more than the "
+                f"table's declared maximum {self.most}; read an entry with a smaller index"
             )
         return entry
 

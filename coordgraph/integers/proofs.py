@@ -130,7 +130,7 @@ class Prover(NumericBounds):
         return self._nodes[key], constant
 
     def lower(self, target: Atom) -> Bound:
-        """A numeric lower bound of an atom, or None; the prover `home` computes and caches it."""
+        """A numeric lower bound of an atom, or None, cached by the prover ``home(target)``."""
         try:
             return self._lowers[target]
         except KeyError:
@@ -141,7 +141,7 @@ class Prover(NumericBounds):
         return found
 
     def upper(self, target: Atom) -> Bound:
-        """A numeric upper bound of an atom, or None; the prover `home` computes and caches it."""
+        """A numeric upper bound of an atom, or None, cached by the prover ``home(target)``."""
         try:
             return self._uppers[target]
         except KeyError:

@@ -69,7 +69,7 @@ class Ranges:
         default_factory=dict, init=False, repr=False
     )
     _homes: dict[frozenset[Symbol], "Ranges"] = field(default_factory=dict, init=False, repr=False)
-    """The cached results of `about`, by the set of symbols in its arguments."""
+    """For sets of symbols, the ranges of the outermost scope that has all statements about them."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what is known about symbols, but not the caches of proofs and simplifications."""

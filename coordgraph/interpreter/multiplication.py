@@ -11,7 +11,7 @@ __all__ = ["matrix_product"]
 MOST_WORK = 1 << 18
 """The largest number of multiplications of one BLAS call: OpenBLAS computes these in one thread."""
 FEWEST_ROWS = 8
-"""Smallest number of rows of a in one BLAS call, if a product is split into several calls.
+"""Smallest number of rows of the left factor in one BLAS call, if a product takes several calls.
 Products that would need fewer rows per call are so large that BLAS may use threads for them."""
 
 

@@ -161,7 +161,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for (index, number of parts) of the part of an output tile that `node` works on.
+        """Formula for a tuple: which part of its output tile the operation works on, of how many.
 
         The result is (0, 1) for operations on whole tiles; a reduce-scatter divides tiles into
         parts.

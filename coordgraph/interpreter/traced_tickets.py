@@ -43,7 +43,8 @@ class Tickets:
 def execute_in_turn(walks: Iterable[Iterator[Event]]) -> None:
     """Execute all workgroups in turn: each takes one ticket, then lets the others continue.
 
-    A walk yields an event before it takes a ticket. Walks without tickets run one after another.
+    Each of `walks` executes one workgroup, and yields an event before the workgroup takes a ticket.
+    Workgroups that take no ticket run one after another.
     """
     waiting = deque(walk for walk in walks if next(walk, None) is not None)
     while waiting:

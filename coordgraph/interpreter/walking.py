@@ -32,7 +32,7 @@ class Budget:
         self.most, self.spent = most, 0
 
     def spend(self) -> None:
-        """Count an iteration of a workgroup; raises BudgetExceeded if all have too many."""
+        """Count one iteration; raises BudgetExceeded if all workgroups' total is too large."""
         self.spent += 1
         if self.spent > self.most:
             raise BudgetExceeded(

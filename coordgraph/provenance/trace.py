@@ -32,7 +32,7 @@ by an edit, not by a pass."""
 
 @PROVENANCE.implement
 def trace(graph: KernelGraph) -> Provenance:
-    """The provenance of a graph; see `KernelGraph.provenance`."""
+    """For each part (dimension, edge, …) of a graph: which passes made and changed it."""
     history, now = graph.history, graph.snapshot
     steps = [(step.text, step.before, step.after) for step in history.steps]
     first = steps[0][1] if steps else now
@@ -51,7 +51,7 @@ def trace(graph: KernelGraph) -> Provenance:
 
 
 def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -> Provenance:
-    """Compute the provenance after a pass from the provenance before it."""
+    """The origins of a graph's parts after the pass `step`, from those before it (`found`)."""
     old = dict(before.records())
     origins: dict[tuple[Part, Key], Origin] = {}
     for key, record in after.records():
@@ -68,7 +68,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """The `Origin.sources` of a dimension, edge or parameter that a pass added, as texts."""
+    """Texts of the parts from which a pass made the dimension, edge or parameter `key`."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)

@@ -407,7 +407,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """C text of a flag's new value: 1 + the index along `turn`, or 1 if `turn` is ''."""
+    """C text of a flag's new value: 1 + the index along the dimension `turn`; 1 if that is ''."""
     if not turn:
         return "1"
     try:

@@ -75,13 +75,13 @@ class _Builder:
         parameters: set[str] = set()
         for p in raw.parameters:
             if p.name in parameters:
-                raise p.at.error(f"there is a parameter '{p.name}' already; rename one of them")
+                raise p.at.error(f"there is a parameter '{p.name}' already; choose another name")
             parameters.add(p.name)
             self._symbols[p.name] = size_symbol(p.name) if p.minimum >= 1 else index_symbol(p.name)
         for table in raw.tables:
             if table.name in self._symbols:
                 raise table.at.error(
-                    f"there is a parameter or a table '{table.name}' already; rename one of them"
+                    f"there is a parameter or a table '{table.name}' already; choose another name"
                 )
             for symbol in (index_symbol(table.name), place_of(table.name)):
                 self._symbols[symbol.name] = symbol
@@ -227,7 +227,7 @@ class _Builder:
         roles = {role.value: role for role in Role}
         for t in raw.tensors:
             if t.name in made:
-                raise t.at.error(f"there is a tensor '{t.name}' already; rename one of them")
+                raise t.at.error(f"there is a tensor '{t.name}' already; choose another name")
             if t.dtype not in DTYPES:
                 raise t.at.error(f"unknown dtype '{t.dtype}'{suggest(t.dtype, DTYPES)}")
             if t.role not in roles:

@@ -29,7 +29,7 @@ def with_origins(graph: KernelGraph, raw: Iterable[RawOrigin]) -> KernelGraph:
     parts = {part.value: part for part in Part}
     for each in raw:
         if each.part not in parts:
-            raise each.at.error(f"'{each.part}' is no part of a graph{suggest(each.part, parts)}")
+            raise each.at.error(f"unknown kind of part '{each.part}'{suggest(each.part, parts)}")
         part, key = parts[each.part], _key(graph, each)
         if key is None or (part, key) not in found:
             raise each.at.error(

@@ -196,7 +196,7 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
     raw = RawGraph(at)
     for name in top:
         if name not in _PARTS:
-            raise at.error(f"'{name}' is no part of a graph{suggest(str(name), _PARTS)}")
+            raise at.error(f"a graph has no field '{name}'{suggest(str(name), _PARTS)}")
     raw.gemm = RawRecord(Gemm, at / "gemm")
     _read_fields(raw.gemm, _mapping(top.get("gemm", {}), at / "gemm"), at / "gemm", ())
     if "level" in top:
@@ -300,7 +300,7 @@ def _read_record(item: Any, at: Path, registry: Mapping[str, type[Any]], what: s
     for side in ("upstream", "downstream"):
         if registry is EDGES and side not in raw.values:
             raise at.error(
-                f"the edge has no field '{side}'; list its operands {side} in this field"
+                f"the edge has no field '{side}'; give it a list of the ids of {side} dimensions"
             )
     return raw
 

@@ -275,7 +275,7 @@ def test_indices_read_what_is_not_there():
     [
         (
             EDITS["a permutation with an entry too few"][0],
-            "its step at position 4 has no value: entry 4 is read from a table that has 4 entries",
+            "at position 4 reads outside an earlier table: entry 4 is read from a table that has 4",
         ),
         (
             EDITS["a parameter reads past the end of a table"][0],

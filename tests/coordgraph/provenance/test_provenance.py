@@ -149,7 +149,7 @@ def test_provenance_is_not_part_of_equality(graph: KernelGraph):
         ('origin edge 999 "a"', "edge 999, which the graph does not have"),
         ('origin edge -1 "a"', "edge -1, which the graph does not have"),
         ('origin operation 99 "a"', "operation 99, which the graph does not have"),
-        ('origin dim A "a"', "'dim' is no part of a graph"),
+        ('origin dim A "a"', "unknown kind of part 'dim'"),
         ("origin dimension A", "expected the pass that made the record, in quotes"),
     ],
 )

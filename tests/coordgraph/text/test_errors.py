@@ -187,7 +187,7 @@ DATA = {
         2,
         "graph: the field 'coordgraph' gives the format version 2; only 1 can be read",
     ),
-    "part": (("edge",), [], "graph: 'edge' is no part of a graph; did you mean 'edges'?"),
+    "part": (("edge",), [], "graph: a graph has no field 'edge'; did you mean 'edges'?"),
     "list": (("edges",), {}, "edges: a list is needed here, not dict"),
     "mapping": (("edges", 3), "Tile", r"edges\[3\]: a mapping is needed here, not str"),
     "kind": (("edges", 3, "kind"), "Tyle", r"edges\[3\]\.kind: unknown edge 'Tyle'; did you mean"),
