@@ -196,7 +196,7 @@ class _Reader:
             while self._peek() != "}":
                 option, value = self._option(kind)
                 if option in options:
-                    raise self._error(f"option '{option}' is given twice; remove one of them")
+                    raise self._error(f"option '{option}' is given twice; remove one of the two")
                 options[option] = value
                 if self._peek() == ",":
                     self._next()

@@ -68,12 +68,17 @@ def _load(name: str) -> None:
     first, *others = offered()[name]
     if others:
         both = " and ".join(map(_distribution, (first, *others)))
-        raise PassError(f"the pass '{name}' is offered by {both}; uninstall all but one of them")
+        raise PassError(
+            f"the pass '{name}' is offered by {both}; uninstall all but one of these distributions"
+        )
     whose = f"the pass '{name}' of {_distribution(first)} ({GROUP}: {first.value})"
     try:
         kind = first.load()
     except Exception as error:
-        raise PassError(f"{whose} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise PassError(
+            f"{whose} cannot be loaded: {type(error).__name__}: {error}; correct the entry point "
+            "or its module, or uninstall the distribution"
+        ) from error
     if not (isinstance(kind, type) and issubclass(kind, Pass)):
         raise PassError(
             f"{whose} is no subclass of passes.Pass; derive it from this class, or correct the "

@@ -218,13 +218,14 @@ def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Bod
     workgroup, level = Workgroup("workgroup").symbol, e.coordinates[LEVEL].symbol
     distance = Assign("distance", away * (workgroup - owner))
     farther = Assign("farther", away * (farthest - workgroup))
-    # Add a bit above all bits of the distance, because the owner's distance is 0, which has no
-    # lowest set bit.
+    # `distance` is the number of the workgroup's piece, counted from the owner's. The owner's own
+    # number is 0, which has no lowest set bit, so a bit above all bits is added.
     marked = distance.symbol + (1 << MOST_WORKGROUPS.bit_length())
     lowest_bit = floor_div(bit_xor(marked, marked - 1) + 1, Integer(2))
     stop = minimum(farther.symbol + 1, lowest_bit)
     slot = workgroup + away * level
-    # This loop has one iteration. From its bounds, checks can prove that the number of the received
-    # slot is above that of the workgroup's own slot (below, if `away` is -1).
+    # This loop has one iteration. From its bounds, the check for forward progress
+    # (`coordgraph.progress`) can prove that the received slot has a higher number than the
+    # workgroup's own slot (a lower number, if `away` is -1).
     piece = For(SLOT, slot, slot + 1, body=(ReceivePartial(SLOT),))
     return (distance, farther, For(LEVEL, Integer(1), stop, level, (piece,)))

@@ -121,7 +121,8 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
         parted[d.id].table if d.id in parted else "" for d in dimensions if d.id != group
     )
     if len(parted) == 1:
-        # Groups differ along one axis only, so the prefix sums along that axis are enough.
+        # Groups differ along one axis only, so the prefix sums along that axis suffice to count the
+        # tiles of all groups.
         (only,) = parted.values()
         whole = graph.coordinates[only.upstream[0]].size
         among = [d.size for d in dimensions if d.size is not None and d.id != group]
@@ -152,7 +153,7 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
     if found is None:
         raise PassError(
             f"the dimension '{tiles}' has neither a size nor a Ragged edge that divides it among "
-            "groups; give it one of them"
+            "groups; give the dimension a size or a Ragged edge"
         )
     return found
 

@@ -132,7 +132,7 @@ class Scatter:
         return SetCoordinate(END, 1 - minimum(Integer(1), peer - low.symbol), (op,))
 
     def _each(self, op: Operation) -> For:
-        """A loop that applies `op` to the partial sums of all peers, in the order of k."""
+        """A loop that applies `op` to every workgroup's partial sums of the tile, in k order."""
         low, peers = self._named
         body = (self._piece(index_symbol(PEER), op),)
         return For(PEER, low.symbol, low.symbol + peers.symbol, body=body)
@@ -165,9 +165,9 @@ class Scatter:
 def cut_otherwise(c: CoordinateEditor, shares: int) -> None:
     """Remove the edges that divide a tile into shares, and set the number of shares to `shares`.
 
-    The lowering that calls this function adds other edges instead. The upper bound of the loop over
-    `SHARE` that `Scatter.finish` added is still the old number of shares, so the lowering must
-    replace that bound as well.
+    A share is a part of a tile that one workgroup finishes. The lowering that calls this function
+    adds other edges instead. The upper bound of the loop over `SHARE` that `Scatter.finish` added
+    is still the old number of shares, so the lowering must replace that bound as well.
     """
     before = c.finish()
     for edge in before.edges_above(SHARE):

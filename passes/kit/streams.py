@@ -33,7 +33,8 @@ ACCUMULATE is the number of the current iteration in the segment, from 0. If seg
 to first, the index of BEHIND is the number of iterations in the share after the segment.
 """
 BEGIN = "sk.begin"
-"""Id of the dimension for the first iteration of a workgroup's share, if `least_segment` is set."""
+"""Id of the dimension whose index is the first iteration of a workgroup's share of iterations. It
+exists only if `least_segment` is more than 1."""
 
 
 def add_loops(e: KernelEditor) -> None:
@@ -252,7 +253,7 @@ class Stream:
 
     @property
     def _located(self) -> tuple[str, ...]:
-        """Ids of coordinates set by a `Locate` that a tile's number of iterations depends on."""
+        """Ids of `Locate` coordinates on which a tile's number of iterations depends."""
         read = {symbol.name for symbol in symbols_of(self.depth)}
         return tuple(dim for dim in self.work.located if dim in read)
 

@@ -65,4 +65,4 @@ def accepting(
         if (reason := made.why_not(graph)) is None:
             return lowering
         reasons.append(f"{lowering.family} refuses: {reason}")
-    raise PassError(f"no kernel can be compiled for {architecture}: {'; '.join(reasons)}")
+    raise PassError(f"no lowering to {architecture} accepts the graph: {'; '.join(reasons)}")

@@ -274,8 +274,8 @@ def register(*architectures: Architecture) -> None:
             )
         if not new.lowerings or new.lowerings[-1].alignment > 1:
             raise CodegenError(
-                f"{new.name}: the last of its lowerings does not take tensors of any alignment; "
-                "append one that does, such as MMA_SYNC"
+                f"{new.name}: the last of its lowerings must take tensors of every alignment; "
+                "append such a lowering, for example MMA_SYNC"
             )
         ARCHITECTURES[new.name] = new
 
@@ -353,7 +353,7 @@ def first_with(*options: str) -> tuple[Architecture, Lowering]:
             if lowering.has(*options):
                 return architecture, lowering
     raise CodegenError(
-        f"no lowering has all the options {', '.join(options)}; leave some of them out"
+        f"no lowering has all the options {', '.join(options)}; leave some options out"
     )
 
 

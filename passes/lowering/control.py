@@ -198,7 +198,7 @@ def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None
     """
     for tensor in (*gemm.operands, *gemm.outputs):
         for i, axis in enumerate(gemm.axes[tensor]):
-            if axis == "t":  # a tile has one element along this axis; its index is 0
+            if axis == "t":  # "t" counts tiles along n, so a tile has one element, at index 0
                 continue
             below = tiling.index("D", gemm.axes["D"].index(axis))
             c.connect(PassThrough(tiling.index(tensor, i), below))

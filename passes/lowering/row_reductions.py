@@ -42,7 +42,8 @@ KIND, KIND_BYTES = "f32", 4
 """The element type of the partial results of row reductions that warps exchange through shared
 memory, and the number of bytes of an element."""
 ALIGNMENT = 128
-"""The largest alignment of an allocation in shared memory that holds no tiles, in bytes."""
+"""The largest alignment, in bytes, of a shared-memory allocation that is not for tiles of A, B or
+D. `exchange_bytes` rounds the size of each allocation up to a multiple of this number."""
 
 
 def exchange_bytes(gemm: GemmProblem, rows: int, warps: int, turns: int = 1) -> int:

@@ -1,11 +1,12 @@
 """Reduce-scatter on a GPU: each workgroup with partial sums of a tile finishes shares of the tile.
 
-A workgroup's peers are the other workgroups with partial sums of the tile. Each thread polls the
-flag of a different peer, so a workgroup waits for all flags at the same time. A share consists of
-the elements that all threads of the workgroup load in one access each, at most 16 bytes per thread.
-Threads add up shares in registers, reading the workspace directly: the partial sums are in the L2
-cache, so the time depends on how many loads are in flight. The loop over peers is therefore
-unrolled in batches of 16, 8, 4, 2 and 1 peers, and the loads of a batch do not wait for each other.
+The *peers* of a tile are all workgroups with partial sums of the tile. Each thread polls the flag
+of a different peer, so a workgroup waits for all flags at the same time, its own flag included. A
+share consists of the elements that all threads of the workgroup load in one access each, at most 16
+bytes per thread. Threads add up shares in registers, reading the workspace directly: the partial
+sums are in the L2 cache, so the time depends on how many loads are in flight. The loop over peers
+is therefore unrolled in batches of 16, 8, 4, 2 and 1 peers, and the loads of a batch do not wait
+for each other.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ of one peer; the loop's index is the number of the first of these peers. BATCH: 
 loop of one iteration around the unrolled loop over the peers of a batch, and the prefix of the ids
 of other coordinates of batches."""
 BATCHES = (16, 8, 4, 2, 1)
-"""Sizes of batches: the number of peers (other workgroups with partial sums of the tile) whose
+"""Sizes of batches: the number of peers (workgroups with partial sums of the tile) whose
 partial sums a thread loads together. The partial sums of 16 peers take 64 registers of a thread."""
 
 
@@ -114,7 +115,10 @@ class ScatterLowering:
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:
-        """Wait for all peers: each thread polls one peer's flag, then a barrier follows."""
+        """Wait for all peers: each thread polls one peer's flag, then a barrier follows.
+
+        The peers are all workgroups with partial sums of the tile.
+        """
 
         def take(op: Operation) -> Operation:
             return TakeFlag("flags") if isinstance(op, AwaitPartial) else op
@@ -144,7 +148,10 @@ class ScatterLowering:
         return replace(_rewritten(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
 
     def _in_batches(self, peers: For) -> Body:
-        """Add the partial sums of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1."""
+        """Add the partial sums of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1.
+
+        The peers are all workgroups with partial sums of the tile, in the order of k.
+        """
 
         def add(op: Operation) -> Operation:
             return self.add if isinstance(op, AddPartial) else op

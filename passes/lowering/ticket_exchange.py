@@ -43,22 +43,23 @@ __all__ = [
 ]
 
 TICKET, SHARED, TURN = "ticket", "ticket.shared", "ticket.turn"
-"""TICKET: the register in which the thread that takes tickets keeps one. SHARED: the dimension of
-the shared memory through which that thread passes tickets to the other threads. TURN: the dimension
-that numbers the tickets of a workgroup."""
+"""TICKET: the register in which the thread that takes tickets (numbers of output tiles) keeps
+one. SHARED: the dimension of the shared memory through which that thread passes tickets to the
+other threads. TURN: the dimension that numbers the tickets of a workgroup."""
 SLOTS = 2
-"""Number of words of shared memory that hold tickets, one after the other."""
+"""Number of words of shared memory that hold tickets (numbers of output tiles) alternately."""
 
 
 def taken_by(graph: KernelGraph) -> TakeTicket | None:
-    """The operation by which workgroups take tickets; None if the graph has no dynamic loop."""
+    """The operation by which workgroups take output tiles; None if there is no dynamic loop."""
     return next(iter(graph.control.of_kind(TakeTicket)), None)
 
 
 def no_dynamic_loop(graph: KernelGraph) -> str | None:
     """Why a GPU cannot execute the graph's dynamic loop, or None if it can (or there is none).
 
-    The ticket is taken after a main loop, so there must be one main loop for every ticket.
+    The ticket (number of the next output tile) is taken after a main loop, so there must be one
+    main loop for every ticket.
     """
     for loop in graph.control.of_kind(DynamicFor):
         count = sum(accumulates(op) for op in loop.walk())
@@ -72,7 +73,7 @@ def no_dynamic_loop(graph: KernelGraph) -> str | None:
 
 
 def fetched(take: TakeTicket | None) -> Body:
-    """The operation by which a thread takes a ticket from a counter; () if `take` is None."""
+    """The operation by which a thread takes a tile number from a counter; () if `take` is None."""
     return () if take is None else (FetchTicket(TICKET, take.counter, take.count),)
 
 

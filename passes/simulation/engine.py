@@ -102,9 +102,9 @@ class Engine:
         self.sums = PartialSums(steps)
         self.timers: list[tuple[float, int, int]] = []
         """Events in the future: time; workgroup; and the main loop that the workgroup begins at
-        this time. If the latter is NONE, the slot of the workgroup, which has ended, gets its next
-        workgroup; if it is TAKE, the workgroup takes an output tile. Events at the same time happen
-        in the order of their workgroups."""
+        this time. If the main loop is NONE, the slot of the workgroup, which has ended, gets its
+        next workgroup; if it is TAKE, the workgroup takes an output tile. Events at the same time
+        happen in the order of their workgroups."""
         self.dispatched, self.left = 0, count
         self.finished = [0.0] * count
         """For each workgroup with ping-pong consumers: the time at which one warpgroup ends its

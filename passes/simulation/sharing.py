@@ -132,7 +132,8 @@ class Sharing:
         self._read = [0.0] * len(works)
         self._rate = 0.0
         self._running = self._key = 0
-        """_key: the argument `key` of `Paces.compute` for the running main loops."""
+        """_running: number of running main loops. _key: the argument `key` of `Paces.compute` for
+        the running main loops."""
 
     def begin(
         self, tiling: int, count: int, workgroup: int, step: int, asked: float, read: float

@@ -86,7 +86,8 @@ class UniformEngine:
         self.tails = TailRunner(tables, self.times, self.timers, self.slot, len(firsts))
         self.began, self.ended = [0.0] * len(last), [0.0] * len(last)
         self.outcomes = [0] * len(last)
-        """For each main loop: when it begins and ends, and its outcome (see `Outcomes`)."""
+        """For each main loop: when it begins and ends, and its outcome: which of its operands the
+        L2 cache holds (see `Outcomes`)."""
 
     def run(self) -> Events | None:
         """Run until all workgroups have ended.

@@ -22,7 +22,8 @@ __all__ = ["BEGIN", "NOT_PLAIN", "REPLACE", "Outcomes", "Tails", "UniformTables"
 
 MOST_KINDS = 28
 """Largest number of kinds of main loops, and of kinds of tails (the steps between main loops), of a
-launch that the tables describe. The number of an outcome, up to `9 * kind + 8`, fits in a byte."""
+launch that the tables describe; `Engine`, without tables, simulates launches with more. The number
+of an outcome, up to `9 * kind + 8`, fits in a byte."""
 LEAST_LOOPS = 100
 """Launches of fewer main loops are simulated by `Engine`, which takes less time than the tables."""
 MOST_NUMBERS = 10_000_000

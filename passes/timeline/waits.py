@@ -25,7 +25,7 @@ def with_waits(body: Body) -> Body:
     loaded partial sums, and the `WaitBarrier` at which a ping-pong warpgroup waits until the other
     one has left its main loop. A wait for partial sums gets `Begin("wait")` before and
     `Begin("receive")` after it. A wait for the other warpgroup gets `Begin("turn")` before it, and
-    both are moved before the mark of the main loop.
+    this mark and the wait are moved before the mark of the main loop.
     """
     return tuple(_with_waits(body))
 

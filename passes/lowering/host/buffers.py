@@ -368,7 +368,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # `scope` does not determine the tile numbers, so the loops cover the whole tile.
+        # The indices in `scope` do not say which tile is meant, so loops run over a whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *(piece.op for piece in pieces)))
     assigns: list[Operation] = []

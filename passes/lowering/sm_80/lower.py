@@ -169,7 +169,8 @@ class LowerToTensorCores(Pass):
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         room -= max(_row_bytes(graph, m, n) for m, n, _ in shapes)
-        # In shared memory, tickets lie before the first tile, which is aligned to SHARED_ALIGN.
+        # Shared memory for tickets (numbers of output tiles from a counter) lies before the first
+        # tile, which is aligned to SHARED_ALIGN.
         room -= SHARED_ALIGN * (taken_by(graph) is not None)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
         return min(fit, self.stages or MOST_STAGES)
@@ -273,7 +274,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
     widest = most or operand.kind.chunk
     if axis == "n" and gemm.parts_in_rows:
-        widest = min(widest, EIGHTH)  # a tile takes 8 columns of each matrix in B in turn
+        widest = min(widest, EIGHTH)  # a tile alternates between parts of B every 8 columns
     return 1 if cut else widest
 
 
@@ -305,7 +306,7 @@ def _no_warps(tilings: Tilings) -> str | None:
             if least > most:
                 return (
                     f"the output tile {m}x{n} needs {least} accumulator registers in each thread "
-                    f"of {MOST_WARPS} warps, the most that there are, and {most} fit"
+                    f"of {MOST_WARPS} warps, the largest number of warps, and at most {most} fit"
                 )
             return (
                 f"the output tile {m}x{n} cannot be divided among up to {MOST_WARPS} warps into "

@@ -120,9 +120,10 @@ class Operand:
         """
         rows, columns = c[self.row].fixed_size, c[self.column].fixed_size
         chunks = columns // self.kind.chunk
-        # A 16-byte chunk covers a group of 4 banks. With g = gcd(chunks, BANK_ROW), the chunks of
-        # one chunk column are in BANK_ROW / g different bank groups before these repeat. So the
-        # swizzle changes after every BANK_ROW / g rows, and exchanges chunks within groups of g.
+        # A 16-byte chunk covers a group of 4 banks. If a row has `chunks` chunks, and g =
+        # gcd(chunks, BANK_ROW), the chunks of one chunk column are in BANK_ROW / g different bank
+        # groups before these repeat. So the swizzle changes after every BANK_ROW / g rows, and
+        # exchanges chunks within groups of g.
         shared = gcd(chunks, BANK_ROW)
         own = self._own
         self.add_memory(c, stages, room)

@@ -100,8 +100,9 @@ class Consumer:
                 body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
-            # All warpgroups read the ticket of every tile, but only one warpgroup executes a work
-            # unit. So the operations that read the ticket are kept out of the work unit.
+            # A ticket is the number of the next output tile; a work unit is a main loop and what
+            # follows. All warpgroups read every ticket, but only one executes a work unit. So the
+            # operations that read the ticket are kept out of the work unit.
             lowered = self.turns.assign(self.tickets.apart(lowered, "consumers"))
         lowered = self.tickets.followed(lowered)
         for counting in filter(None, (self.turns, self.sum)):

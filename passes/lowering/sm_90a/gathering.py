@@ -172,7 +172,8 @@ def _signals(body: Body) -> Body:
     """The gatherers' part of operations by which the producer alone fills stages.
 
     The gatherers copy nothing to these stages, but the mbarriers of all stages count their
-    arrivals. So they wait until a stage is free, arrive, and advance.
+    arrivals. So the gatherers wait until a stage is free, arrive at its mbarrier, and go on to the
+    next stage.
     """
 
     def kept(op: Operation) -> Body:

@@ -192,7 +192,7 @@ class LowerToHopper(Pass):
             if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
                 return (
                     f"the tile {extents(tile)} cannot be divided by a cluster of "
-                    f"{extents(cluster)}; choose extents that are multiples of the cluster's"
+                    f"{extents(cluster)}; choose a tile of multiples of these numbers"
                 )
         divisions = self._divisions(graph)
         for division in divisions:
@@ -344,7 +344,7 @@ class LowerToHopper(Pass):
             by_name = {tile.name: tile for tile in tiles}
 
             def of(loop: For) -> tuple[DividedTile, tuple[str, ...]]:
-                """The tiles that a loop over k tiles loads, and the indices computed once."""
+                """The tiles that a loop over k loads, and the indices computed once per k tile."""
                 first = next(op for op in loop.body if isinstance(op, LoadTile))
                 own = by_name[graph.tilings.of_operation(first).accumulator]
                 return own, computed_once(graph.coordinates, loop.dim, own.along_k)

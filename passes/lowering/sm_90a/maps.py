@@ -182,7 +182,8 @@ class Maps:
             c: the coordinate graph under construction.
             division: how a macro tile is divided, which decides the numbers of the two warps.
             describe: the schedule's loops over tiles, around the operations of `Maps.describe`.
-            counted: a function that wraps the warp's operations in further counters.
+            counted: a function that wraps the warp's operations in a counter of the tiles that a
+                dynamic loop takes, if the graph has such a loop.
         """
         if not self.tensors:
             return ()

@@ -51,8 +51,9 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
         )
     step = max(least, division.instruction.columns)
     if across_k(gemm, division.right) and (division.columns < right or gemm.parts_in_rows):
-        # The operand of an instruction, or each of its stacked parts, must begin where a TMA box
-        # begins. A single operand always begins there, even if the operand ends inside a box.
+        # If several wgmma instructions divide the columns, or B has stacked parts, the columns of
+        # each instruction or part must begin where a TMA box begins. Those of a single instruction
+        # always do, even if they end inside a box.
         parts_of = gemm.sums if gemm.parts_in_rows else 1
         step = max(step, parts_of * LEAST_ROW_BYTES // division.kind.bytes)
     if division.columns % step:

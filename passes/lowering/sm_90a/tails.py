@@ -85,7 +85,7 @@ class Tails:
         c.connect(Tile(workitem.id, (self.division.warp_of_team, "lane")))
 
     def _own(self, operand: BoxedOperand) -> Callable[[str], str]:
-        """A function that makes names of an operand's coordinates: `A.tail.pass` of `tail.pass`."""
+        """A function that names an operand's coordinates: `A.tail.pass` from `tail.pass`."""
         return lambda name: self.division.tiling.own(f"{operand.tensor}.{name}")
 
     def clear(self, loop: For) -> Body:

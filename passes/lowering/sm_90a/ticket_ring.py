@@ -37,12 +37,13 @@ from passes.lowering.ticket_exchange import SHARED, TICKET, fetched, taken_by, w
 __all__ = ["TicketRing"]
 
 RING = Ring("ticket", "ticket.stage", "ticket.full", "ticket.empty")
-"""The ring of words through which tickets are passed; its steps are the tickets of a workgroup."""
+"""The ring of words through which tickets (numbers of output tiles) are passed; its steps are the
+tickets of a workgroup."""
 SLOTS = 2
-"""Number of words of the ring: the producer may be this many tiles ahead of the consumers, which
-matters if tiles have few k tiles."""
+"""Number of words of the ring of tickets: the producer may be this many tiles ahead of the
+consumers, which matters if tiles have few k tiles."""
 RECEIVER = "ticket.receiver"
-"""The dimension that numbers the workgroups of a cluster which receive a ticket."""
+"""The dimension that numbers the workgroups of a cluster which receive a ticket (tile number)."""
 LEAD = 4
 """Number of k tiles that are still to be loaded when the producer takes a ticket. With more k
 tiles, the workgroup reserves its next tile earlier, which another workgroup might begin sooner;
@@ -65,17 +66,17 @@ class TicketRing:
     def __init__(self, graph: KernelGraph, division: Division, *, helpers: int) -> None:
         self.take, self.division = taken_by(graph), division
         self._always = not depth_is_data(graph) if self.take is not None else True
-        """Whether every output tile has at least one k tile."""
+        """Whether every output tile surely has a k tile; True without a dynamic loop."""
         self._readers = division.consumers * WARPS + 1 + helpers
         self._several = division.workgroups > 1
 
     @staticmethod
     def bytes(graph: KernelGraph) -> int:
-        """Bytes of shared memory that the words of the ring take."""
+        """Bytes of shared memory for tickets (output tile numbers); 0 without a dynamic loop."""
         return SLOTS * WORD_BYTES * (taken_by(graph) is not None)
 
     def add(self, c: CoordinateEditor) -> None:
-        """Add the coordinates of the ring, its mbarriers and its words in shared memory."""
+        """Add the coordinates, mbarriers and shared memory of the ring that passes tickets."""
         if self.take is None:
             return
         RING.add(c, SLOTS, "running number of a ticket")
@@ -91,11 +92,11 @@ class TicketRing:
         return RING.initial(c, 1, self._readers * self.division.workgroups)
 
     def counted(self, body: Operation) -> Operation:
-        """Wrap the code of the producer, or of the consumers, in a counter of tickets from 0."""
+        """Wrap the code of the producer, or of the consumers, in a counter of taken tiles."""
         return body if self.take is None else Counter(RING.step, (body,))
 
     def fetch(self, loop: For) -> tuple[Body, Body]:
-        """The producer's operations that take a ticket.
+        """The producer's operations that take a ticket: the number of the next output tile.
 
         Args:
             loop: the loop over k tiles.
@@ -114,21 +115,22 @@ class TicketRing:
     def produced(self, c: CoordinateEditor, body: Body) -> Body:
         """Lower the dynamic loop in `body`, the producer's code.
 
-        The producer writes each ticket to shared memory, and then reads it like other warps.
+        The producer writes each ticket (number of the next output tile) to shared memory, and then
+        reads it like other warps.
         """
         if self.take is None:
             return body
         return self._replaced(body, (*self._pass(c), *self._read(self.take)))
 
     def followed(self, body: Body) -> Body:
-        """Lower the dynamic loop in `body`, the code of warps that only read tickets."""
+        """Lower the dynamic loop in `body`, of warps that only read which tile is next."""
         return body if self.take is None else self._replaced(body, self._read(self.take))
 
     def apart(self, body: Body, role: str) -> Body:
         """Put the body of the dynamic loop, without its `TakeTicket`, into a `Scope`.
 
         In ping-pong kernels, one warpgroup executes the operations in the scope for each tile, but
-        all warpgroups read the ticket after it.
+        all warpgroups read the number of the next tile (ticket) after it.
 
         Args:
             body: the operations with the loop.
@@ -145,16 +147,16 @@ class TicketRing:
 
     @property
     def _leads(self) -> Boolean:
-        """The condition, in a producer warp, that the thread is the one that takes tickets."""
+        """The condition, in a producer warp, that the thread takes output tiles for its cluster."""
         return And(FIRST_LANE, self._in_charge)
 
     @property
     def _in_charge(self) -> Boolean:
-        """The condition that the workgroup is the one of its cluster that takes tickets."""
+        """The condition that the workgroup is the one that takes output tiles for its cluster."""
         return equal(index_symbol(RANK), 0) if self._several else true
 
     def _pass(self, c: CoordinateEditor) -> Body:
-        """Store the ticket for all workgroups of the cluster, once its word is free.
+        """Store the next tile's number for all workgroups of the cluster, once its word is free.
 
         All lanes wait, though only the first one stores: after a wait of one lane, ptxas no longer
         knows that the lanes are together again, and computes the coordinates of each box of the
@@ -170,7 +172,7 @@ class TicketRing:
         return (If(self._in_charge, passed),) if self._several else passed
 
     def _read(self, take: TakeTicket) -> Body:
-        """Operations of every warp: read the next ticket, and free its word in the ring."""
+        """Operations of every warp: read the next tile's number, and free its word in the ring."""
         rank = Integer(0) if self._several else None
         free = ArriveBarrier(RING.empty, rank, publish=self._several)
         return (

@@ -79,7 +79,7 @@ of a phase."""
 
 
 class Turns:
-    """Ping-pong: assigns the work units of a workgroup to warpgroups, and orders their main loops.
+    """Ping-pong: assigns work units (tiles or segments) to warpgroups, and orders their main loops.
 
     Args:
         c: the coordinate graph under construction.
@@ -101,7 +101,7 @@ class Turns:
         known = {name: index_symbol(name) for name in (ITEM, WARP)}
         who, here = c.finish().reverse(known, [WARPGROUP, "warpgroup"])
         self.mine = equal(who, here)
-        """Condition: the current warpgroup executes the current work unit."""
+        """Condition: the current warpgroup executes the current work unit (tile or segment)."""
 
     def initial(self) -> Body:
         """Initialise the mbarriers that order main loops; one thread does so at the start."""
@@ -111,13 +111,14 @@ class Turns:
         )
 
     def counted(self, body: Body) -> Operation:
-        """Wrap `body` in a counter of work units that starts at 0."""
+        """Wrap `body` in a counter, from 0, of work units (output tiles or segments)."""
         return Counter(ITEM, body)
 
     def assign(self, body: Body) -> Body:
         """Put each work unit in `body` under a condition, so that only one warpgroup executes it.
 
-        All other warpgroups only count the steps of the ring that the work unit takes.
+        A work unit is the main loop and what follows it, for an output tile or a segment. All other
+        warpgroups only count the steps of the ring that the work unit takes.
 
         Raises:
             PassError: a body contains two main loops, so the end of the first work unit is unknown.
@@ -141,29 +142,31 @@ class Turns:
         return (*named, If(self.mine, self._with_signal(ordered), others), Advance(ITEM))
 
     def _within(self, op: Operation) -> Operation:
-        """A copy of `op` in which the work units inside its bodies are assigned to warpgroups."""
+        """A copy of `op` in which each work unit (tile or segment) is assigned to a warpgroup."""
         bodies = {name: self.assign(getattr(op, name)) for name in op.BODIES}
         return replace(op, **bodies)
 
     def _wait(self) -> Operation:
-        """Wait until the previous work unit's warpgroup has passed its last step of the ring.
+        """Wait until the warpgroup of the previous work unit has passed its last ring step.
 
-        The first work unit does not wait.
+        A work unit is the main loop and what follows it, for an output tile or a segment. The first
+        work unit does not wait.
         """
-        # `before` is the previous work unit's number plus one full period of warpgroups and phases,
-        # so that it is never negative. The first work unit waits for the phase before the first
-        # phase of a new mbarrier, which counts as complete.
+        # `before` is the number of the previous work unit (tile or segment) plus one full period of
+        # warpgroups and phases, so that it is never negative. The first work unit waits for the
+        # phase before the first phase of a new mbarrier, which counts as complete.
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 
     def _with_signal(self, body: Body) -> Body:
-        """Insert the signal that this warpgroup has passed the last step of a work unit.
+        """Insert the signal that this warpgroup has passed the last ring step of a tile or segment.
 
         The signal follows the last operation that advances the ring. If that is the main loop, its
-        last wgmma instructions may still be in flight. One lane of each warp arrives: a warp that
-        has not yet waited before its main loop would miss the phase that its warpgroup's next
-        signals complete, if only one warp arrived (CUTLASS: `OrderedSequenceBarrier`, at which all
-        threads arrive).
+        last wgmma instructions may still be in flight. One lane of each warp arrives, so that the
+        other warpgroup goes on only after all warps of this warpgroup have come here. If only one
+        warp arrived, the other warpgroup could complete a further phase before a slow warp has
+        tested the phase that it awaits, and that warp would wait for ever (CUTLASS:
+        `OrderedSequenceBarrier`, at which all threads arrive).
         """
         first = equal(floor_mod(self.division.thread, Integer(LANES)), 0)
         signal = If(first, (ArriveBarrier(ORDER),))

@@ -197,7 +197,7 @@ class ClusterSum(Pieces):
         )
 
     def counted(self, body: Body) -> Operation:
-        """Wrap `body` in a `Counter`, which numbers the sums that a workgroup takes part in."""
+        """Wrap `body` in a `Counter` of the sums over a cluster that a CTA takes part in."""
         return Counter(self.NUMBER, body)
 
     def add_up(self) -> Body:
