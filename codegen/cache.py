@@ -42,7 +42,8 @@ LOCKS = 64
 ABANDONED = 3600.0
 """Age in seconds at which a temporary file of the cache is deleted: its writer must have ended."""
 LONGEST_WAIT = 120.0
-"""The longest time, in seconds, to wait for another process that compiles the same kernel."""
+"""The longest time, in seconds, to wait for another process that compiles the same kernel; after
+that this process compiles it too."""
 
 
 def cache_directory() -> Path | None:
@@ -112,7 +113,7 @@ def _sources(package: Path) -> Iterator[str]:
 
 
 def load(key: str) -> dict[str, bytes] | None:
-    """The contents of the files of entry `key`, by file name; None if missing or damaged."""
+    """The files of the cache entry `key`: contents by file name; None if missing or damaged."""
     folder = cache_directory()
     if folder is None:
         return None

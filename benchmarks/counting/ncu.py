@@ -48,7 +48,7 @@ METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_op_r
 UNITS = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12, "sector": 1}
 UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 GRACE = 10.0
-"""Number of seconds after the last launch after which ncu is killed if it has not ended."""
+"""ncu is killed if it has not ended this many seconds after the time limit for launches."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 """The error that ncu prints if the driver does not permit this user to read hardware counters."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,13 +170,20 @@ def read(text: str, metrics: Sequence[str]) -> list[Profiled]:
 
 
 def _number(text: str, unit: str) -> float:
-    """The value of a cell of ncu's table in its base unit; raises NoCounters for `n/a` or `nan`."""
+    """The value of a cell of ncu's table in its base unit.
+
+    Raises:
+        NoCounters: the cell is no number, such as `n/a` or `nan`, or the unit is unknown.
+    """
     try:
         found = float(text.replace(",", "")) * UNITS[unit]
     except (KeyError, ValueError):
         found = math.nan
     if math.isnan(found):
-        raise NoCounters(f"ncu printed '{text} {unit}' for a counter, which is not a number")
+        raise NoCounters(
+            f"ncu printed '{text} {unit}' for a counter, which is not a number with a known unit; "
+            "run it again, or with another version of Nsight Compute"
+        )
     return found
 
 

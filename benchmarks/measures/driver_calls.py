@@ -107,7 +107,7 @@ def library() -> Any:
 
 
 def launches(where: Device) -> dict[str, Ways]:
-    """The driver functions that a launch of `KERNEL` calls, by name, each callable in two ways."""
+    """By name, the driver functions that a launch calls, each by cuda-python and by ctypes."""
     driver, direct = bindings(), library()
     function = Function(where, KERNEL.encode(), "empty", threads=128, shared_bytes=0)
     address = int(function.handle)

@@ -274,7 +274,7 @@ def main() -> None:
 
 
 def show(paths: Iterable[Path], figure: Path | None) -> None:
-    """Print a table for each record; draw all records in one figure if `figure` is given."""
+    """Print a table of speedups for each record; draw all records in the file `figure`, if any."""
     records: list[dict[str, Any]] = []
     for path in paths:
         try:

@@ -242,7 +242,8 @@ def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]
                 found.setdefault(problem, []).append(Plan.parse(plan))
         except (CoordGraphError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} is not a record of `python -m benchmarks sweep`: {error}"
+                f"{path} is not a record of `python -m benchmarks sweep` ({error}); give a file "
+                "that this command wrote"
             ) from error
     return found
 

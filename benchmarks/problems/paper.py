@@ -26,7 +26,7 @@ class Way:
     Args:
         schedule: the pass, such as `stream-k`.
         grid: the number of workgroups. `T`: one for each output tile. `W`: one for each SM. `g`:
-            the number that `best_grid` finds.
+            the number for which the paper's cost model predicts the least time.
     """
 
     schedule: str
@@ -40,8 +40,8 @@ class Way:
 
         Args:
             tile: elements of the macro tile along m, n and k.
-            workgroups: the number of SMs.
-            chosen: the result of `best_grid`.
+            workgroups: the number of workgroups for a `grid` of `W`: the number of SMs.
+            chosen: the number of workgroups for a `grid` of `g`, as `best_grid` returns it.
         """
         grid = {"T": "", "W": f" on {workgroups}", "g": f" on {chosen}"}[self.grid]
         return f"{'x'.join(map(str, tile))} {self.schedule}{grid}"
@@ -60,7 +60,7 @@ schedule, `data-parallel`."""
 
 @dataclass(frozen=True)
 class Costs:
-    """The durations in seconds of a workgroup's steps, from which `best_grid` chooses a grid.
+    """The seconds of a workgroup's steps, by which the paper's model predicts a grid's time.
 
     Args:
         iteration: one iteration (k tile) of the main loop.

@@ -28,10 +28,11 @@ __all__ = [
 
 Row = dict[str, Any]
 """One launch: the text `schedule`, and a list for each name of `COLUMNS`, with an entry for each
-event; a measured launch also has the list `stalled`."""
+event. A measured launch also has the list `stalled`: the time in each event that threads waited for
+a stage of shared memory."""
 COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
 TIMES = ("begin", "end", "stalled")
-"""Columns that hold times: in seconds in a run's events, in whole nanoseconds in a `Row`."""
+"""Columns that hold times: in seconds in events of a launch, in whole nanoseconds in a `Row`."""
 PARTS = {
     "multiplying": ("multiply",),
     "epilogue": ("finish",),
@@ -57,8 +58,8 @@ LABELS = {
     "receive": "adds a partial sum",
     "finish": "finishes a tile",
 }
-"""Legend labels by activity. `multiply` is labelled `WHOLE` or `PART`; any other activity that has
-no entry is labelled `starts, ends`."""
+"""Legend labels by activity. `multiply` is labelled `WHOLE` or `PART`, depending on whether all k
+tiles are summed; any other activity that has no entry is labelled `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
 """Width and height of a figure in inches; left edge and height of a panel as fractions
 of these."""

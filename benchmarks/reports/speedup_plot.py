@@ -21,8 +21,8 @@ LEAST = 8
 """Bins with fewer problems than this number are left out."""
 QUANTILES = (0.05, 0.5, 0.95)
 COLOURS = ("#999999", None, "#0072B2", "#D55E00")
-"""The colour of each entry of `WAYS` after the first. None: the entry is not drawn, because its
-plans equal those of another entry on nearly all problems."""
+"""The colour of each schedule in `WAYS` after the first. None: the schedule is not drawn, because
+its plans equal those of another one on nearly all problems."""
 
 
 def bands(waves: Column, values: Column) -> tuple[Column, Column]:

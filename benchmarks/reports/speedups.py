@@ -67,7 +67,7 @@ def speedups(record: Mapping[str, Any]) -> tuple[Column, Column]:
 
     Returns:
         The number of waves (output tiles divided by SMs) of each problem for which all plans have
-        times; and a row of speedups for each of these problems, with a column for each entry of
+        times; and a row of speedups for each of these problems, with a column for each schedule in
         `WAYS` after the first, `data-parallel`.
     """
     tile, processors = tuple(record["tile"]), record["processors"]
@@ -81,8 +81,8 @@ def speedups(record: Mapping[str, Any]) -> tuple[Column, Column]:
 def summaries(record: Mapping[str, Any]) -> dict[str, dict[str, Speedups]]:
     """Statistics of speedups over data-parallel, by range of waves and then by schedule.
 
-    The ranges are those of `CLASSES` that have problems; the schedules are the entries of `WAYS`
-    after `data-parallel`, as text.
+    The ranges are those of `CLASSES` that have problems; the schedules are those of `WAYS` after
+    `data-parallel`, by their text.
     """
     waves, values = speedups(record)
     found: dict[str, dict[str, Speedups]] = {}

@@ -199,14 +199,16 @@ def _expired(*arguments: Any, **operands: Any) -> Any:
 
     When a better kernel is ready, this function replaces the launch function of a prepared call.
     """
-    raise CodegenError("the kernel that was built in the background is ready; choose again")
+    raise CodegenError(
+        "the kernel that was built in the background is ready; choose the plan of the call again"
+    )
 
 
 def _expire(entries: list[list[Any]]) -> None:
-    """Make the next call of each entry choose a plan again.
+    """Make the next call that finds one of these prepared calls in the cache choose a plan again.
 
     Entries are changed in place, so that other threads cannot put unchanged entries back into the
-    cache.
+    cache of prepared calls.
     """
     for entry in entries:
         entry[:] = [_expired, False, False]
@@ -250,7 +252,7 @@ def wait(timeout: float) -> bool:
 
 
 def _forget() -> None:
-    """Start anew in a forked child process, which has neither the thread nor the worker process."""
+    """Begin with an empty queue in a forked child, which has no thread and no worker process."""
     global _compiler
     _compiler = _Compiler()
 

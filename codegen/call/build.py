@@ -138,7 +138,11 @@ def known(plan: Plan, request: PlanRequest) -> Kernel | CoordGraphError | None:
 
 
 def built(request: PlanRequest) -> dict[str, Kernel]:
-    """The built kernels of this process with the request's `PlanRequest.kind`, by `Plan.kernel`."""
+    """The kernels that this process has built for problems of the request's kind.
+
+    Problems of one kind (`PlanRequest.kind`) share kernels whatever their sizes. The keys of the
+    result are the plans of the kernels without their grids, as text (`Plan.kernel`).
+    """
     kind = request.kind
     every = list(_kernels.items())  # copied: another thread may add a kernel meanwhile
     return {key[0]: k for key, k in every if key[1:] == kind and isinstance(k, Kernel)}

@@ -245,7 +245,7 @@ def _request(gemm: Gemm, where: Device) -> PlanRequest:
 def _built(
     request: PlanRequest, drawn: list[Drawn], over: Callable[[], bool], advance: Advance
 ) -> dict[str, Any]:
-    """The kernels that could be compiled and loaded in time, by the text of the plan's kernel."""
+    """The kernels that could be compiled and loaded in time, by the plan's text without a grid."""
     every = {plan.kernel: plan for one in drawn for plan in one.plans}
     plans = list(every.values())
     found: dict[str, Any] = {}

@@ -358,8 +358,9 @@ def _why_no_times(found: PlanRequest) -> str:
     if found.target == CPU or found.target in modelled():
         return "No times are predicted: the cost model covers wgmma only."
     return (
-        f"No times are predicted: kernels with mma.sync have a model on {_figured()}, for aligned "
-        "operands without groups, reductions of rows, several sums or a pinned order."
+        f"No times are predicted: for kernels with mma.sync they are predicted on {_figured()}, "
+        "for aligned operands without groups, reductions of rows, several sums or a pinned order "
+        "of additions."
     )
 
 

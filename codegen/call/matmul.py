@@ -34,7 +34,7 @@ MOST_CALLS = 4096
 
 _prepared = LRUCache[Hashable, Prepared](MOST_CALLS)
 _prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared]](MOST_CALLS)
-"""Entries of `_prepared` for products with an epilogue, by keys that cost less to make."""
+"""Prepared launches of products with an epilogue, by keys that cost less host time to make."""
 
 
 def matmul(
@@ -231,12 +231,12 @@ def _with_epilogue(
     a, b, c, out = (matrices[name] for name in "ABCD")
     quick = quick_key(epilogue, matrices, (alpha, beta), operands, tables, offsets, options)
     known = None if quick is None else _prepared_epilogues.get(quick)
-    # A key has the identity of an epilogue, and an entry keeps its epilogue alive.
+    # A key has the id() of an epilogue; an entry keeps the epilogue alive, so no other gets the id.
     if known is not None and known[0] is epilogue:
         try:
             return launch_prepared(known[1], a, b, c, out, *scalars, **operands)
         except (ArgumentMismatch, CodegenError):
-            pass  # the code below reports why, or tries the next plan
+            pass  # this launch was refused; the code below reports why, or tries the next plan
     tables = {name: table for name, table in tables.items() if table is not None}
     if tables:
         options |= {"gathered_rows": ROWS in tables, "scattered_rows": TARGETS in tables}
@@ -265,7 +265,7 @@ def _with_epilogue(
     arrays, operands = arrays | tables, {**operands, **tables}
     groups: dict[str, Any] = {} if offsets is None else {OFFSETS: offsets}
     inputs = {"a": a, "b": b, **groups, **arrays}
-    # The names are in the key, because arrays of one layout may be given for different operands.
+    # The key has the operands' names, as arrays of one layout may be given for different operands.
     key = (array_key(inputs, c, out), *arrays, beta == 0, epilogue, *sorted(options.items()))
     prepared = None if options.get("tune") else _prepared.get(key)
     try:

@@ -89,7 +89,7 @@ def remember(request: PlanRequest, seconds: Mapping[Plan, float]) -> None:
 
 
 def forget() -> None:
-    """Drop the times kept in this process; the file is read again when it is next needed."""
+    """Drop the measured times of plans kept in this process; later calls read the file again."""
     global _read_from
     with _lock:
         _known.clear()

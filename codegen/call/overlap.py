@@ -18,7 +18,8 @@ __all__ = ["check_overlap"]
 MADE_UP = 1 << 62
 """A made-up address beyond all memory, at which numpy compares the layouts of two arrays."""
 MOST_WORK = 10_000
-"""Largest number of candidates that numpy tries when it looks for an address in both arrays."""
+"""Largest number of candidates that numpy tries when it looks for an address in both arrays; after
+that the arrays count as overlapping."""
 
 
 def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D",)) -> None:

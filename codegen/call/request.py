@@ -132,8 +132,8 @@ class PlanRequest:
         """The plan that a fixed rule derives from the sizes and the number of SMs."""
         plan = self._by_rule
         if self.order is not None:
-            # The order also pins the instructions. If they are wgmma, the tile is that of
-            # `fallback`, because the rule's tiles suit only mma.sync.
+            # The order also pins the instructions. If they are wgmma, the tile is that of the
+            # general plan `fallback`, because the tiles of the fixed rule suit only mma.sync.
             tiled = fallback(row=dtype(self.gemm.dtype).row) if self.constants is not None else plan
             plan = replace(tiled, pipeline=self.order.pipeline, workgroups=None)
         # The sizes of groups are data on the device: the number of tiles, or their depth, is not
@@ -149,8 +149,8 @@ class PlanRequest:
         if (lowering := self.lowering) is None:
             return host_plan(m, n, k)
         rule, row = chooser_of(lowering.instructions).rule, dtype(self.gemm.dtype).row
-        # Rules divide tiles along k only if k is large; the extent of their tiles along k does not
-        # depend on k.
+        # The fixed rule of a lowering splits tiles along k only if k is large, so `row` in place of
+        # k gives a plan of whole tiles. The rule's tiles have the same extent along k for every k.
         return rule(m, n, row if self.invariant else k, self.processors, self.batches, row)
 
     @property

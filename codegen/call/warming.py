@@ -46,7 +46,9 @@ class Warmed:
     """What a call of `warm` built.
 
     Attributes:
-        kernels: for each built kernel, a plan without a grid; the most useful kernel is first.
+        kernels: for each built kernel, a plan without a grid, in the order of selection: first the
+            kernel that lowers the predicted times of random sizes most or, without a cost model,
+            the kernel that is chosen for most of them.
         ranges: the ranges of sizes for which `matmul` now chooses among built kernels.
         loss: the geometric mean, over random sizes, of the predicted time of the best of these
             kernels divided by that of the best of all plans, less 1; 0.0 if there is no cost model.

@@ -69,7 +69,7 @@ def make_inputs(
 
 
 def poisoned_output(products: Products, kind: str) -> Array:
-    """An array for D of all products, filled with the bits of `poisoned`."""
+    """An array for D of all products, filled with bits that no result has; see `poisoned`."""
     shapes = products.shapes_of("D")
     return _poisoned(
         products.joined([np.empty(shape, numpy_dtype(kind)) for shape in shapes]), kind
@@ -163,7 +163,10 @@ class Check:
 
 @dataclass
 class _Difference:
-    """Sums over all products: squares of D - reference and of the reference, and wrong elements."""
+    """Sums over all products: squares of D - reference and of the reference, faulty elements.
+
+    Faulty elements are counted in `wrong`, and in `unwritten` those that the kernel did not write.
+    """
 
     dtype: str
     out_dtype: str
@@ -173,7 +176,7 @@ class _Difference:
     unwritten: int = 0
 
     def add(self, matrices: Matrices, alpha: float, beta: float) -> Iterator[int]:
-        """Compare D of one product with the reference, some rows at a time; yield their number."""
+        """Compare D of one product with the reference; yield the number of rows of each part."""
         a, b, c, d = matrices
         # Products of 8-bit integers are exact in 64-bit floats, as are sums of up to 2^37 of them.
         k, b64 = b.shape[0], b.astype(np.float64)
