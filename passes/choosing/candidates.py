@@ -48,7 +48,7 @@ rows.
 GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
 BANDS = (4, 8, 16)
-"""Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
+"""Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
 """The cost model may choose clusters of more than two CTAs for products whose m and n are at least
 CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. On
@@ -91,9 +91,9 @@ def crowded(table: Table, device: Constants) -> Flag:
 def unusual(table: Table) -> Flag:
     """For each plan, whether `chooseable` excludes it for its `reduction` or `least_segment`.
 
-    Excluded are the reduction `turnstile`, `least_segment` above 1, and the reduction `scatter`
-    unless each tile is divided among the same number of workgroups. The cost model never prefers
-    such plans: benchmarks measure them, and `tune=True` some of them.
+    Excluded are the reduction `turnstile`, limits `least_segment` > 1 on iterations of a segment,
+    and the reduction `scatter` unless all tiles are divided among equally many workgroups. The cost
+    model never prefers such plans: benchmarks measure them, and `tune=True` some of them.
     """
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
@@ -360,8 +360,8 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            # Only the persistent data-parallel schedule accepts this problem, so it suits every
-            # tiling.
+            # No schedule with one workgroup for each tile accepts this problem, so the persistent
+            # data-parallel schedule is tried with every tiling.
             suits = np.ones_like(tried)
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:

@@ -163,7 +163,7 @@ def explain(
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device, or its public figures; None for the constants of the
+        device: the constants of the device, or its data-sheet rates; None for the constants of the
             measured H200.
         count: number of plans to list.
         batches: number of products in a batch, or of groups.

@@ -156,11 +156,14 @@ class GpuFigures:
 
         Raises:
             ValueError, TypeError: the text is not JSON, has other fields, or names a GPU that has
-                no measured latencies.
+                no file of measured latencies.
         """
         found = cls(**json.loads(text))
         if not file_of(found.latencies_of, FOLDER / "measured").exists():
-            raise ValueError(f"latencies_of names {found.latencies_of!r}, which was not measured")
+            raise ValueError(
+                f"latencies_of={found.latencies_of!r} is a GPU without measured latencies; give a "
+                f"GPU with a file in {FOLDER / 'measured'}"
+            )
         return found
 
 

@@ -152,7 +152,10 @@ def divisible(cut: Tiled) -> Flag:
 
 
 def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Yield Stream-K plans that the cost model never prefers, for example with `least_segment`."""
+    """Yield Stream-K plans that the cost model never prefers.
+
+    An example is a plan with `least_segment`, which excludes segments of few iterations.
+    """
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -183,10 +186,10 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
 def interleaved_kinds(
     cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
 ) -> Iterator[Kind]:
-    """Yield Stream-K with `k_order=interleaved` for tilings to which the option makes a difference.
+    """Yield Stream-K with `k_order=interleaved`, if that option changes the kernel's work.
 
-    For these tilings there are more resident clusters than output tiles, and the number of clusters
-    is no multiple of the number of tiles.
+    It does for a tiling with more resident clusters than output tiles, if the number of clusters is
+    no multiple of the number of tiles.
 
     Args:
         cut: a problem with every tiling that suits it.

@@ -34,19 +34,22 @@ def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
     """
     tile = plan.tile[2]
     if plan.cluster[2] > 1:
-        return f"the CTAs of its clusters divide k, and the order has {order}"
+        return f"the CTAs of the plan's clusters divide k, but the required order has {order}"
     if problem.k is None or -(-problem.k // tile) * tile != order.depth:
-        return f"its k tiles of {tile} elements do not end at {order.depth}, as those of {order}"
+        return (
+            f"the plan's k tiles of {tile} elements do not end at {order.depth}, where the "
+            f"required order of additions ({order}) ends; choose another extent of k tiles"
+        )
     found = _order_in_graph(plan.pipeline, plan.tile, replace(problem, m=None, n=None))
     if isinstance(found, str):
         return found
     if found != _term(order, tile):
-        return f"in units of its k tiles of {tile} elements it adds {found}, not {order}"
+        return f"the plan has k tiles of {tile} elements, and it adds {found}; required is {order}"
     return None
 
 
 def _term(order: SummationOrder, tile: int) -> Term | None:
-    """Convert an order to a term whose ranges count k tiles of `tile` elements.
+    """Convert an order of additions to a symbolic sum over k tiles of `tile` elements.
 
     Returns None if a segment of the order begins or ends inside a k tile.
     """
@@ -61,7 +64,7 @@ def _term(order: SummationOrder, tile: int) -> Term | None:
 
 @lru_cache(maxsize=1024)
 def _order_in_graph(pipeline: str, tile: tuple[int, int, int], problem: Gemm) -> Term | str:
-    """The term that describes the order in which a scheduled problem adds along k.
+    """The symbolic sum that shows in which order a scheduled problem adds its k tiles.
 
     If the additions have no fixed order, or the order cannot be derived, the result is the reason
     as text.

@@ -85,8 +85,8 @@ def pinned_order(problem: Gemm, instructions: str, unit: int) -> SummationOrder:
     if n is None or k is None:
         raise ValueError("the order of additions depends on n and k; give both")
     if instructions != WGMMA.instructions or problem.grouped:
-        # One segment: the cost model, which would choose the number of segments, covers only wgmma
-        # and needs the number of tiles, which the host does not know for groups.
+        # k is not divided into several segments, since the cost model, which chooses their number,
+        # covers only wgmma and needs the number of tiles, which the host does not know for groups.
         return SummationOrder.of(instructions, k, unit)
     single = Gemm(
         problem.dtype,
@@ -112,7 +112,7 @@ def _best(problem: Gemm, unit: int) -> SummationOrder:
 
 
 def forget() -> None:
-    """Clear this process's cache of orders; `pinned_order` then computes them again."""
+    """Clear this process's cache of results of `pinned_order` (orders of additions along k)."""
     _best.cache_clear()
     _constants.cache_clear()
 

@@ -228,7 +228,7 @@ def _ranking(
 
 
 def _spare(problem: Gemm, order: SummationOrder | None) -> Plan:
-    """A plan without clusters, for devices that hold no cluster, which adds along k by `order`."""
+    """A plan without clusters, for devices that hold none; it adds along k in the order `order`."""
     plan = fallback(problem.grouped, dtype(problem.dtype).row)
     if order is not None and order.segments > 1:
         return replace(plan, pipeline=order.pipeline)

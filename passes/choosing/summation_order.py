@@ -51,10 +51,10 @@ class SummationOrder:
 
     @classmethod
     def of(cls, instructions: str, k: int, unit: int, segments: int = 1) -> SummationOrder:
-        """The order for `k` elements in at most `segments` segments, equally long except the last.
+        """The order of adding `k` elements in at most `segments` segments, all but the last equal.
 
-        The borders of segments are multiples of `unit`, so the last segment may be shorter, and
-        there may be fewer segments.
+        The borders of segments are multiples of `unit` elements, so the last segment may be
+        shorter, and there may be fewer segments.
         """
         depth = -(-k // unit) * unit
         return cls(instructions, -(-depth // (segments * unit)) * unit, depth)
@@ -71,7 +71,7 @@ class SummationOrder:
 
     @property
     def pipeline(self) -> str:
-        """Pipeline text of a schedule with this order; each workgroup adds a segment of a tile."""
+        """Text of a schedule that adds in this order; each workgroup adds one segment of a tile."""
         return "data-parallel" if self.segments == 1 else str(split_schedule(self.segments))
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class SummationOrder:
         return f"{count} with the borders {borders}{by}, their sums added in the order of k"
 
     def holds(self, table: Table) -> Flag:
-        """For each plan of a table, whether it has this order."""
+        """For each plan of a table, whether the plan adds along k in this order."""
         tiles = np.ceil(table.k / table.tile_k)
         found = (tiles * table.tile_k == self.depth) & (table.cluster_k == 1)
         if self.segments == 1:

@@ -15,7 +15,8 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = ["INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
 
 SLIVER = 8
-"""Value of the schedule option `least_segment`, in main loop iterations, that is tried."""
+"""The value that is tried for the schedule option `least_segment`, the smallest number of main loop
+iterations of a segment (a part of an output tile's k range)."""
 INTERLEAVED: tuple[StreamK, ...] = tuple(
     StreamK(owner="first", reduction=reduction, k_order="interleaved")
     for reduction in ("peers", "scatter")

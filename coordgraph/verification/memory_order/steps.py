@@ -220,7 +220,7 @@ class Walk:
     def _read_for(self, node: Node, op: Operation, mask: Array) -> None:
         """Record that the threads of `mask` read the tables which `op`'s expressions read.
 
-        If `op` is a `ReadTicket`, also set the next index of its dynamic loop.
+        If `op` is a `ReadTicket`, also set the next index of the loop whose ticket it reads.
         """
         if isinstance(op, ReadTicket):
             self._follow(node, op, mask)
@@ -325,7 +325,7 @@ class Walk:
         self._loops.pop()
 
     def _follow(self, node: Node, op: ReadTicket, mask: Array) -> None:
-        """Set the next index of a dynamic loop, as if all workgroups took tickets in turn."""
+        """Set the next index of a `DynamicFor`, as if all workgroups took loop indices in turn."""
         size, resolve = self.graph.workgroup.size, node.scope.resolve
         first = self.formulas.known(node, "first", partial(resolve, op.first))
         turn = self.value(node.place(op.turn).values[0], mask)
