@@ -119,38 +119,48 @@ class Times:
     def events(self) -> Events:
         """The events as columns, without those that take no time."""
         s = self.steps
-        numbers, owners = np.arange(len(s)), np.arange(s.workgroups)
+        numbers = np.arange(len(s), dtype=np.int32)
+        owners = np.arange(s.workgroups)
         borders = np.searchsorted(s.workgroup, np.arange(s.workgroups + 1))
         # A workgroup has a row for its start, two for each step (the pause before it and the step
         # itself), and a row for draining. So its rows are in the order of time.
         starts, drains = 2 * (borders[:-1] + owners), 2 * (borders[1:] + owners) + 1
         pauses = 2 * (numbers + s.workgroup) + 1
         executed = pauses + 1
-        end_of_step, behind = np.array(self.end), self._is_behind()
+        end_of_step, behind = np.frombuffer(self.end), self._is_behind()
         before = self._previous_ends(end_of_step, behind)
         waits = (s.kind == StepKind.RECEIVE) | (s.kind == StepKind.AWAIT)
         begin_of_step = np.where(waits | (s.kind == StepKind.MULTIPLY), self.begin, before)
 
-        begin, end = np.zeros((2, 2 * (len(s) + s.workgroups)))
-        begin[starts], end[starts] = self.started, self.entered
-        begin[pauses], end[pauses] = before, begin_of_step
-        begin[executed], end[executed] = begin_of_step, end_of_step
-        begin[drains], end[drains] = self.left, self.ended
-        # Columns have narrow integer types, to save memory, until rows without time are left out.
-        activity = np.full(len(begin), int(Activity.START), np.int8)
-        activity[pauses] = np.where(waits, Activity.WAIT, Activity.TURN)
-        activity[executed] = OF_STEP[s.kind]
-        activity[drains] = Activity.DRAIN
-        step = np.full(len(begin), NONE, np.int32)
-        step[pauses] = np.where(waits, numbers, NONE)
-        step[executed] = numbers
-        overlaps = np.zeros(len(begin), bool)
-        overlaps[executed] = behind
-        took = np.flatnonzero(end > begin)
-        workgroup = np.repeat(owners, 2 * (np.diff(borders) + 1))[took]
+        entered, started = np.frombuffer(self.entered), np.frombuffer(self.started)
+        left, ended = np.frombuffer(self.left), np.frombuffer(self.ended)
+        kept = np.zeros(2 * (len(s) + s.workgroups), bool)
+        # (rows, begin, end, activity, whether a row has the number of its step; None for no step)
+        groups = (
+            (starts, started, entered, Activity.START, None),
+            (pauses, before, begin_of_step, np.where(waits, Activity.WAIT, Activity.TURN), waits),
+            (executed, begin_of_step, end_of_step, OF_STEP[s.kind], True),
+            (drains, left, ended, Activity.DRAIN, None),
+        )
+        for rows, begins, ends, *_ in groups:
+            kept[rows] = ends > begins
+        places = np.cumsum(kept, dtype=np.int32) - 1
+        count = int(places[-1]) + 1 if len(places) else 0
+        begin, end = np.empty((2, count))
+        activity, overlaps = np.empty(count, np.int64), np.zeros(count, np.int64)
+        step = np.full(count, NONE, np.int64)
+        for rows, begins, ends, what, numbered in groups:
+            chosen = kept[rows]
+            at = places[rows[chosen]]
+            begin[at], end[at] = begins[chosen], ends[chosen]
+            activity[at] = what[chosen] if isinstance(what, np.ndarray) else int(what)
+            if numbered is True:
+                step[at], overlaps[at] = numbers[chosen], behind[chosen]
+            elif numbered is not None:
+                step[at] = np.where(numbered[chosen], numbers[chosen], NONE)
+        workgroup = np.repeat(owners, 2 * (np.diff(borders) + 1))[kept]
         slot = np.array(self.slot, np.int64)[workgroup]
-        integers = (column[took].astype(np.int64) for column in (activity, step, overlaps))
-        return Events(begin[took], end[took], workgroup, slot, *integers)
+        return Events(begin, end, workgroup, slot, activity, step, overlaps)
 
     def sort(self, order: NDArray[np.int64], steps: Steps) -> None:
         """Sort the times of steps by the workgroups that have executed the steps.
@@ -189,10 +199,13 @@ class Times:
             behind: the result of `_is_behind`.
         """
         s, numbers = self.steps, np.arange(len(end))
-        alone = np.maximum.accumulate(np.where(behind, 0, numbers))
-        previous = np.where(behind, numbers - 1, np.roll(alone, 1))
         first = np.diff(s.workgroup, prepend=-1) > 0
-        return np.where(first, np.array(self.entered)[s.workgroup], end[previous])
+        if self.behind:
+            alone = np.maximum.accumulate(np.where(behind, 0, numbers))
+            before = end[np.where(behind, numbers - 1, np.roll(alone, 1))]
+        else:
+            before = np.roll(end, 1)
+        return np.where(first, np.frombuffer(self.entered)[s.workgroup], before)
 
 
 def _zeros(count: int) -> array[float]:
