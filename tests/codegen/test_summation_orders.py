@@ -72,9 +72,8 @@ def expected(graph: KernelGraph, a: np.ndarray, b: np.ndarray, workgroups: int) 
     most = [max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1)]
     for (at_m, at_n), terms in summation_orders(program(graph), values).items():
         assert len({*terms}) == 1
-        # Orders are listed by the smallest tile shape. A large tile is listed at its first small
-        # tile; small tiles that have epilogues of their own come later and overwrite their part of
-        # D.
+        # The keys number tiles of the smallest shape. A large tile has the number of its first one;
+        # small tiles that have epilogues of their own come later and overwrite their part of D.
         here = np.s_[at_m * rows : at_m * rows + most[0], at_n * columns : at_n * columns + most[1]]
         products = a.T[:, here[0], None] * b[:, None, here[1]]
         d[here] = value(terms[0], products, step)

@@ -1,4 +1,4 @@
-"""`benchmarks sweep` measures the intended problems and plans, and resumes interrupted runs."""
+"""`benchmarks sweep`: which problems and plans it measures; interrupted runs are resumed."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_reductions_of_all_elements(
 @quick_cases(1)
 @pytest.mark.parametrize(("schedule", "target"), covering(2, SCHEDULES, ("cpu", "interpreter")))
 def test_kernels_store_the_same_for_all_elements(schedule: str, target: str):
-    """A kernel stores one result for each row and column tile, for every schedule and target."""
+    """Reductions of all elements and of rows store one result per row of D and column tile."""
     graph = scheduled(schedule, of_all)
     assert parse(graph.text()) == graph
     assert " -> amax: all max, largest: m max, " in ep.function_text(of_all)

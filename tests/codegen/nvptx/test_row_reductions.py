@@ -145,7 +145,8 @@ PLAYED = [
 def test_each_result_includes_every_column_of_its_tile_once(case: Case):
     """The kernel is simulated for sizes at which tiles end inside D, and groups end inside tiles.
 
-    Every row and column tile has one result, which is written once and includes no padding.
+    Every row of D has one result in each column tile, which is written once and includes no
+    padding.
     """
     kernel = compiled(function_of(case), case)
     graph, (tiling,) = kernel.lowered, kernel.graph.tilings
