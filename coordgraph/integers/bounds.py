@@ -36,8 +36,9 @@ SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
 """The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
 
 MOST_NESTED = 32
-"""The largest recursion depth of computing bounds, where each bound needs the next one. Bounds of
-correct kernels need a depth of up to 30; without a limit, Python's stack may overflow."""
+"""The largest recursion depth of computing bounds, where each bound needs the next one; beyond it,
+a weak bound or none is used, so that Python's stack does not overflow. Bounds of correct kernels
+need a depth of up to 30."""
 
 _Result = TypeVar("_Result")
 
@@ -261,7 +262,7 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            # Cache the list only if the lower bounds of all atoms are final (see `_once`).
+            # Cache the list only if no lower bound of an atom can change any more (see `_once`).
             self._usable_facts = found
         return found
 
@@ -359,7 +360,7 @@ class NumericBounds:
             if len(terms) > MAX_TERMS:
                 return None
         expanded = tuple(terms)
-        if final:  # cache the terms, because no bound of an atom is provisional (see `_once`)
+        if final:  # cache the terms: no bound of an atom can change any more (see `_once`)
             self._expansions[monomial] = expanded
         return expanded
 
@@ -377,8 +378,9 @@ class NumericBounds:
             elif limit is not None:
                 limit *= high - low
         if self.facts:
-            # If an atom's lower bound is >= 0, its excess is at most the atom, so a fact about
-            # atoms also holds for excesses. `fact_maximum` is None if an atom may be negative.
+            # If an atom's lower bound is >= 0, atom - bound is at most the atom, so an upper limit
+            # of a product of atoms also limits the product of these differences. `fact_maximum` is
+            # None if an atom may be negative.
             limit = smallest(limit, self.fact_maximum(monomial))
         return None if limit is None else max(limit, 0)
 

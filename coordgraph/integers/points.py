@@ -90,7 +90,7 @@ class Points:
 
     @cached_property
     def _scopes(self) -> dict[Atom, int]:
-        """The results of `scopes_inside` by atom."""
+        """The cache of `scopes_inside`: by atom, the number of scopes that do not affect it."""
         return {}
 
     @cached_property

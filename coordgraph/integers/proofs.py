@@ -99,7 +99,7 @@ class Prover(NumericBounds):
         return self._at(self._depth(target))
 
     def _depth(self, target: Atom) -> int:
-        """The number of provers that enclose the prover `home(target)`."""
+        """How many provers enclose the outermost prover that has ranges of an atom's symbols."""
         depth = self._atom_depths.get(target)
         if depth is None:
             depth = max([self._depths.get(symbol, 0) for symbol in target.symbols], default=0)
@@ -130,7 +130,7 @@ class Prover(NumericBounds):
         return self._nodes[key], constant
 
     def lower(self, target: Atom) -> Bound:
-        """A numeric lower bound of an atom, or None, cached by the prover ``home(target)``."""
+        """A numeric lower bound of an atom, or None; provers of nested scopes share the result."""
         try:
             return self._lowers[target]
         except KeyError:
@@ -141,7 +141,7 @@ class Prover(NumericBounds):
         return found
 
     def upper(self, target: Atom) -> Bound:
-        """A numeric upper bound of an atom, or None, cached by the prover ``home(target)``."""
+        """A numeric upper bound of an atom, or None; provers of nested scopes share the result."""
         try:
             return self._uppers[target]
         except KeyError:
@@ -343,7 +343,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Apply the rewrites of the method ``exact`` to ``p`` until nothing changes.
+        """Rewrite atoms of ``p`` as the method ``exact`` does, at most FUEL times.
 
         Polynomials that are equal then often have the same terms.
         """

@@ -310,7 +310,7 @@ class Ranges:
         return made
 
     def _make_prover(self) -> Prover:
-        """A new prover of ranges without an enclosing scope."""
+        """A new prover for these ranges, if they have no enclosing scope."""
         facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
         guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
         return outermost_prover(self.bounds, facts, self.definitions, guards, self.tables)

@@ -41,8 +41,8 @@ __all__ = ["StepKind", "Steps", "record_steps"]
 Lanes = npt.NDArray[np.intp]
 """Type: the numbers of the workgroups that execute a step, ascending."""
 MOST_ITERATIONS = 1_000_000
-"""The largest number of loop iterations, over all workgroups, that numpy evaluates at once; more
-would need too much memory."""
+"""The largest number of loop iterations, over all workgroups, that numpy evaluates at once, to save
+memory; if a loop has more, the workgroups are evaluated in several batches."""
 
 
 def record_steps(

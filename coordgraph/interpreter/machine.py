@@ -63,7 +63,7 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Return False, so that `walk` executes every iteration: each one adds a product."""
+        """Return False, so that every iteration of `loop` is executed: each one adds a product."""
         return False
 
     def iterate(self) -> None:

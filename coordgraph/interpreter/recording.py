@@ -151,7 +151,7 @@ class _Recorder:
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
         """Record an accumulation loop as one range of k tiles, and return True.
 
-        Returns False if `walk` must execute the loop iteration by iteration instead.
+        Returns False if the loop's iterations must be executed one after another instead.
         """
         accumulated = loop.accumulation
         if accumulated is None or stop <= start:
