@@ -97,7 +97,7 @@ def _target(text: str) -> str:
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # behind installed modules, which have precedence
+        sys.path.append(here)  # last in the search path, after installed modules
     for module in modules or ():
         if module.endswith(".py") or os.sep in module:
             path = Path(module)

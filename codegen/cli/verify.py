@@ -229,8 +229,8 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
                 f"{name} = {size} is outside {low}..{high}, the range in the file; give a value in "
                 "this range"
             )
-        # If a parameter's minimum is at least 1, its sympy symbol is assumed positive, and is
-        # another symbol than without this assumption, which the edges of the graph contain.
+        # The sympy symbol of a parameter whose minimum is at least 1 is assumed positive. Raising a
+        # minimum to 1 would make another symbol than the one that the graph's edges contain.
         if low < 1 <= size:
             raise typer.BadParameter(
                 f"the file declares {name} in {low}..{high}, so it cannot be fixed at {size}; "

@@ -26,13 +26,13 @@ class SlotBuilder(ir.IRBuilder):
     def __init__(self, block: ir.Block) -> None:
         super().__init__(block)
         self._of: ir.Block = block
-        """The basic block to which the other fields refer."""
+        """The basic block that the builder was in when it last accessed a stack slot."""
         self._values: dict[ir.AllocaInstr, ir.Value] = {}
-        """The current value of each slot that the block has stored or loaded."""
+        """The current value of each stack slot that this basic block has stored or loaded."""
         self._stored: dict[ir.AllocaInstr, ir.Value] = {}
-        """For each slot with a pending store: the value that the block will store at its end."""
+        """For each stack slot with a pending store: the value to store at the block's end."""
         self._overwritten: set[ir.AllocaInstr] = set()
-        """The slots for which a store of an overwritten value has been emitted."""
+        """The stack slots for which a store of an overwritten value has been emitted."""
 
     def load(self, ptr: Any, name: str = "", align: Any = None, typ: Any = None) -> Any:
         """The current value of a stack slot; for any other address, emit a load."""

@@ -21,7 +21,7 @@ from coordgraph.tensors import Role, Tensor, dtype
 __all__ = ["header", "implementation", "layout_of"]
 
 SIZES = ("m", "n", "k", "batches")
-"""The launch parameters that are extents. A stride that equals an extent is not checked again."""
+"""The launch parameters that are extents. A stride that is an extent needs no stride check."""
 BUFFER_ALIGNMENT = 256
 """Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
 

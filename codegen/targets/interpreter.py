@@ -87,7 +87,7 @@ class InterpretedKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        # The shapes of A and B do not determine these extents of D.
+        # The shapes of A and B do not determine `elements_d` and `rows_d`, extents of the array D.
         parameters |= {name: sizes[name] for name in ("elements_d", "rows_d") if name in sizes}
         tables = tables_of_call(self.graph.gemm, offsets, given.arrays)
         values = {

@@ -88,7 +88,7 @@ class Builder:
         """For each lowering tried so far, by name: the reason why it refuses the graph, or None."""
         self._entry = architecture_of(architecture)
         self.lowerings = self._entry.lowerings if lowering is None else self._allowed(lowering)
-        """The lowerings that may be used, the fastest first."""
+        """The lowerings that may be used; the one with the fastest kernels is first."""
         self.instructions = instructions
         """The name of the only lowering that may be used; None for all of `lowerings`."""
         if instructions is not None:

@@ -427,7 +427,7 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """The workgroups a workgroup waits for: `lower` numbers, `higher`, `mixed` or `none`."""
+        """Which workgroups one waits for: `none`, or those of `lower`, `higher`, `mixed` number."""
         return wait_direction(self.graph)
 
     @property

@@ -33,7 +33,7 @@ def release(functions: Functions, workspaces: dict[int, Workspaces]) -> None:
 
 
 def free_released(stream: int | None = None) -> None:
-    """Free the workspaces and unload the code of all released kernels, after their launches.
+    """Wait for the launches of all released kernels, free their workspaces, unload their code.
 
     Args:
         stream: the stream of the next launch; if this stream captures a CUDA graph, nothing is
@@ -45,7 +45,7 @@ def free_released(stream: int | None = None) -> None:
         while released:
             try:
                 functions, workspaces = released.popleft()
-            except IndexError:  # another thread has taken the last kernel
+            except IndexError:  # another thread has taken the last entry of `released`
                 return
             _free(functions, workspaces)
 

@@ -264,7 +264,7 @@ class CudaWalker(TableWalker):
         size = op.width * self._element(op.source).bytes
         whole, found = (And.make_args(node.place(d).guard) for d in (op.destination, op.source))
         if {*found} <= {*whole}:
-            inside = True  # the source's guard is a part of the destination's
+            inside = True  # the destination's guard implies the source's guard
         if exists is True:
             self._copy(source, target, inside, size, op)
             return

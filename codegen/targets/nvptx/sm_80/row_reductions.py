@@ -32,7 +32,7 @@ class RowReductionWalker(FragmentWalker):
 
     @property
     def _algebra(self) -> Algebra:
-        """Applies operations of epilogues to f32 values.
+        """An object that emits arithmetic, `exp` and `log` of f32 values for reductions.
 
         The fast `exp` suffices: the relative error of this `exp` is at most |a| * 2^-23.5 for an
         argument a, and `logsumexp` adds exp(a), for a <= 0, to a sum of at least 1.
@@ -82,7 +82,7 @@ class RowReductionWalker(FragmentWalker):
             self._merge(reductions[output], slots, [*element])
 
     def _merge(self, reduce: str, slots: list[ir.AllocaInstr], other: list[ir.Value]) -> None:
-        """Emit the merger of a running reduction in `slots` with the running reduction `other`."""
+        """Emit code that merges the running reduction `other` into the one in `slots`."""
         before = tuple(self._load_slots(slots))
         merged = RUNNING[reduce].merge(self._algebra, before, tuple(other))
         for slot, value in zip(slots, merged, strict=True):
