@@ -50,9 +50,9 @@ class Limits:
     """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: the number of launches that are always examined. As many further launches are
-            traced; one of these is examined only if its trace has a feature that no earlier trace
-            has.
+        launches: the number of launches that are always examined. Up to the same number of further
+            launches is traced; one of these is examined only if its trace has a feature that no
+            earlier trace has.
         cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
         total: the largest sum of the costs of all traced launches; `FEWEST` launches are traced
             even if the sum of their costs is larger.

@@ -87,7 +87,8 @@ def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
             for events in walks
         ]
         yield f"{name}iterations", max(sum(s.k_count for s in each) for each in segments)
-        # In a reduce-scatter, every workgroup with a segment of a tile stores some of its rows.
+        # In a reduce-scatter, every workgroup with a segment of a tile stores some rows of the
+        # tile.
         yield f"{name}ends", max(map(len, segments if counter.fixup == "scatter" else stores))
     yield "sends", max(sum(isinstance(e, Send) for e in events) for events in walks)
     yield "all_sends", len(found.sends)

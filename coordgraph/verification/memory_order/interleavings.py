@@ -63,7 +63,7 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _leading(log: Log, number: int) -> list[int]:
-    """Numbers of the last synchronising events of event `number`'s thread before it; then `number`.
+    """Numbers of the last synchronising events before event `number` in its thread, then `number`.
 
     At most BEFORE events precede `number`. The result is empty if the event belongs to no thread.
     """

@@ -32,7 +32,7 @@ from coordgraph.verification.memory_order.synchronisation import (
 __all__ = ["Signal", "Signals"]
 
 Signal = Initialise | Arrive | AwaitPhase | ChangeFlag | AwaitFlag | TakeFlag | DrawTicket
-"""Type: effects on mbarriers, flags and counters of tickets."""
+"""Type: effects on mbarriers, flags, and counters from which workgroups take loop indices."""
 
 
 class Signals:
@@ -49,8 +49,8 @@ class Signals:
         self.mbarriers: dict[tuple[int, str, int], Mbarrier] = {}
         self.flags: dict[tuple[str, int], Flag] = {}
         self.drawn: dict[tuple[str, int], int] = {}
-        """How many tickets were taken from each counter of tickets, by (dimension that numbers the
-        counters, index of the counter along it)."""
+        """How many tickets (loop indices) were taken from each counter, by (dimension that numbers
+        the counters, index of the counter along it)."""
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
         """Simulate a thread at an mbarrier, flag or counter; yield an event while it waits."""
