@@ -140,8 +140,8 @@ def show(
         return
     if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
         raise typer.BadParameter(
-            f"--only selects coordinates, which '{form}' does not draw; use it as 'show mermaid "
-            "--only NAMES' or 'show --provenance --only NAMES'"
+            "--only selects coordinates of a diagram of the coordinate graph, or of --provenance; "
+            "use it as 'show mermaid --only NAMES' or 'show --provenance --only NAMES'"
         )
     if as_json:
         _print_json(chosen, before, form, part, [s.name for s in found], names, provenance)
