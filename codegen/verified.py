@@ -19,7 +19,8 @@ VARIABLE = "COORDGRAPH_VERIFY"
 """The environment variable whose value 0 switches off the checks of graphs that only passes of this
 library made."""
 KEPT = 64
-"""How many checked graphs this process remembers, so that it does not check them again."""
+"""Number of checked graphs that this process remembers, the latest ones used. For other graphs it
+looks in the on-disk cache, and checks those that the cache does not have."""
 
 
 def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
@@ -50,7 +51,7 @@ def checks_library_graphs(verify: bool | None) -> bool:
 
 @lru_cache(KEPT)
 def check_once(graph: KernelGraph) -> None:
-    """Check a graph unless the cache says that it was checked; record a success in the cache.
+    """Check a graph unless the on-disk cache says that it passed; record a success in the cache.
 
     Raises:
         VerifyError: a check is refuted.

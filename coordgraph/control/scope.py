@@ -164,7 +164,7 @@ class Scoped:
         if symbol in self.fixed:
             raise VerifyError(
                 f"SetCoordinate gives '{op.dim}' a value, but an enclosing operation already gives "
-                "it one that must not change; set another dimension inside"
+                "it one that must not change; let the inner operation set another dimension"
             )
         expanded = self.expand(value)
         ranges = self.ranges.with_value(symbol, expanded, self.fixed)
