@@ -41,8 +41,9 @@ from passes.choosing.kernel_family import COUNT, DRAWN, KernelFamily, choose_fam
 __all__ = ["choices_of", "curve", "main", "parser"]
 
 JUDGED = 400
-"""Number of sizes over which the predicted loss of a family of kernels is averaged. Sizes are drawn
-independently of the sizes for which the family was selected."""
+"""Number of sizes over which the predicted loss of a family of kernels (its slowdown against the
+best of all plans) is averaged. They are drawn independently of the sizes for which the family was
+selected."""
 UNSEEN, TIMED = 1000, 2000
 """Offsets added to --seed. The sizes for predictions are drawn with the seed --seed + UNSEEN, the
 sizes that are timed with --seed + TIMED."""

@@ -130,7 +130,10 @@ def warm_up(target: str) -> None:
 
 
 def measure(plan: Plan, target: str, runs: int = RUNS) -> dict[str, float]:
-    """The seconds of each stage, their `total`, and the number of Python `calls`, for one plan."""
+    """The seconds of each step from a plan to PTX, their `total`, and the number of Python `calls`.
+
+    The keys of the result are `STAGES`, `total` and `calls`.
+    """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["benchmarks.warm_generator"])
     with ProcessPoolExecutor(1, mp_context=server, max_tasks_per_child=1) as pool:

@@ -53,8 +53,8 @@ __all__ = ["Accuracy", "accuracy", "halves", "main"]
 Row = dict[str, Any]
 Column = NDArray[np.float64]
 APART = 0.01
-"""Pairs of plans whose measured times differ by less than this fraction are not ranked, because the
-difference may be noise."""
+"""The predicted order of two plans is not judged if their measured times differ by less than this
+fraction, because the difference may be noise."""
 LEAST = 12
 """Groups of fewer measured times than this number are left out of the printed tables."""
 SIMULATION, MODEL, PUBLISHED = "simulation", "cost model", "cost model, all sizes"

@@ -73,7 +73,7 @@ from passes.choosing.fixed_rules import instructions_plan
 __all__ = ["fastest", "jobs", "main", "plans_for"]
 
 LIKELY = 24
-"""How many of the plans with the best predictions are measured on a problem by default."""
+"""Default of --likely: the number of plans with the shortest predicted times that are measured."""
 SAME_TILE = 2
 """--clusters measures at most this many plans with the same tile and cluster."""
 EXPLORE_FACTOR, EXPLORE_PLANS = 2.0, 1000
@@ -97,14 +97,15 @@ def plans_for(
         shape: the problem's m, n and k.
         layout: how A and B are stored, one of `LAYOUTS`.
         dtype: the element type of A, B and D.
-        count: the number of plans with the best predictions.
+        count: the number of plans with the shortest predicted times.
         explored: the number of other plans, drawn at random, each with a different tile.
         seed: the seed of the random generator.
         families: a factor. The best plan of every family of schedules (see
             `passes.choosing.known_schedules.family`) is added if it is predicted to take at most
             this many times the best plan's time. 0 adds none.
-        clusters: the number of plans with the best predictions among those with clusters of more
-            than two CTAs, which the cost model chooses only for products with few output tiles.
+        clusters: the number of plans with the shortest predicted times among those with clusters of
+            more than two CTAs, which the cost model chooses only for products with few output
+            tiles.
     """
     gemm = replace(gemm_of_layout(dtype, layout), m=shape.m, n=shape.n, k=shape.k)
     if not allows_tma(gemm):
@@ -181,7 +182,7 @@ def parser() -> argparse.ArgumentParser:
     add_dtype(made)
     made.add_argument(
         "--likely", type=int, default=LIKELY, metavar="N",
-        help=f"measure the N plans with the best predictions; default {LIKELY}",
+        help=f"measure the N plans with the shortest predicted times; default {LIKELY}",
     )  # fmt: skip
     made.add_argument(
         "--explore", type=int, default=0, metavar="N", help="add N slower plans, drawn at random"

@@ -104,7 +104,7 @@ WAYS = ("model", "listed", "search")
 
 
 def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> list[Recorded]:
-    """The problems of a record with at least `least` plans that the cost model knows."""
+    """The problems of a record with at least `least` plans for which the model predicts times."""
     problems: dict[Any, dict[str, dict[str, Any]]] = {}
     known = known_plans(rows := list(rows))
     for row in rows:

@@ -83,7 +83,11 @@ def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
 
 
 def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation]:
-    """Simulate a schedule for a record's problem and GPU; returns the launch and the result."""
+    """Simulate a schedule for a record's problem and GPU.
+
+    Returns:
+        The launch as a `Row` for the charts, and the simulation itself.
+    """
     graph = cg.Gemm(record["dtype"]).graph(tile=tuple(record["tile"]))
     sizes = {axis: record[axis] for axis in "mnk"}
     found = simulate(Pipeline.parse(schedule)(graph), sizes, record["device"])

@@ -18,7 +18,7 @@ STEP = 2 ** (1 / 3)
 """Problems are put into bins by their number of waves; the upper end of a bin is STEP times its
 lower end."""
 LEAST = 8
-"""Bins with fewer problems than this number are left out."""
+"""Bins with fewer problems than this number are not drawn."""
 QUANTILES = (0.05, 0.5, 0.95)
 COLOURS = ("#999999", None, "#0072B2", "#D55E00")
 """The colour of each schedule in `WAYS` after the first. None: the schedule is not drawn, because

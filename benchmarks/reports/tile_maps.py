@@ -25,7 +25,8 @@ FILLS = {
 FIRST = next(iter(FILLS))
 WIDTH, HEIGHT = 9.0, 4.2
 MOST_NUMBERED = 200
-"""Largest number of tiles of a map in which tiles show the numbers of their workgroups."""
+"""Largest number of tiles of a map in which tiles show the numbers of their workgroups; in a map of
+more tiles they have no numbers."""
 NARROWEST_NUMBERED = 0.15
 """A part of a tile is labelled with its workgroup's number if it has at least this fraction of the
 tile's width."""

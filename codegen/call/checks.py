@@ -270,7 +270,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
 
 
 def tables_of_call(gemm: GemmProblem, offsets: Any, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables that a call passes, by the names of the graph's tables.
+    """The tables of integers (offsets of groups, numbers of rows) that a call passes, by name.
 
     Args:
         gemm: the problem.

@@ -98,7 +98,7 @@ class CompileWorkers:
         self.most = MOST_WORKERS if most is None else most
         self._known: set[str] = set()
         self.started: list[subprocess.Popen[bytes]] = []
-        """The processes, which start when they are first needed."""
+        """The processes that compile kernels; they start when `compile` first has work for them."""
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
     def __enter__(self) -> CompileWorkers:

@@ -74,7 +74,7 @@ def remember(request: PlanRequest, seconds: Mapping[Plan, float]) -> None:
         return
     import filelock
 
-    # If the file is read-only, or cannot be locked in time, the times are not written to it.
+    # If `tuned.json` is read-only, or cannot be locked in time, the times are not written to it.
     with suppress(OSError, NotImplementedError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(folder / LOCK, timeout=LONGEST_WAIT):
