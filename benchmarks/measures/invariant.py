@@ -141,7 +141,7 @@ def means(found: Sequence[Ratios]) -> dict[str, Any]:
 
 
 def show(found: Sequence[Ratios], console: Console, *, title: str) -> None:
-    """Print time ratios: a line for each layer and m, then the means of each layer."""
+    """Print the invariant product's speed relative to others by layer and m; means by layer."""
     table = Table("n x k", "m", box=SIMPLE, title=title)
     for heading in ("invariant µs", "of default", "of Triton"):
         table.add_column(heading, justify="right")

@@ -97,9 +97,10 @@ def kernels(plan: Plan, dtype: str, layout: str, target: str) -> Iterator[PlanKe
 
 
 def add_overheads(rows: Sequence[dict[str, Any]]) -> None:
-    """Add `overhead` to the rows of kernels that record: time with records / time without, minus 1.
+    """Add `overhead` to the rows of the kernels that record a timeline.
 
-    All rows are measurements of one shape.
+    The overhead is the time with timeline records / the time without, minus 1. All rows are
+    measurements of one shape.
     """
     seconds = {row["name"]: row["seconds"]["median"] for row in rows if "seconds" in row}
     for row in rows:
@@ -125,7 +126,7 @@ def measure(options: argparse.Namespace, layout: str, progress: Progress) -> lis
 def _timed(
     pair: Sequence[PlanKernel], problem: Problem, options: argparse.Namespace, monitor: Monitor
 ) -> list[dict[str, Any]]:
-    """Time both kernels of a plan on one shape; return a row for each."""
+    """Time a plan's kernel on one shape, without and with timeline records; return two rows."""
     regimes, state = [options.regime], monitor.since
     rows = list(compete(pair, problem, options, regimes=regimes, device_state=state))
     add_overheads(rows)
@@ -139,7 +140,7 @@ def _timed(
 
 
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print a table of overheads, a line for every plan on every shape."""
+    """Print a table of the overheads of timeline records: a line for every plan on every shape."""
     table = Table("shape", "plan", "µs", "with records", "overhead", *SHARES)
     for row in rows:
         if "overhead" not in row:

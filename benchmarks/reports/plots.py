@@ -72,7 +72,7 @@ def _conditions(record: dict[str, Any]) -> str:
 
 
 def _group(letter: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
-    """The plot of a group of shapes: a panel per layout and regime, a column of dots per shape."""
+    """The plot of a group of shapes: a panel per layout and sampling regime, a column per shape."""
     panels = _panels(rows, "layout", "regime")
     most = max(len(by_problem(panel)) for panel in panels.values())
     size = max(9.0, 2.5 + 0.75 * most), 3.6 * len(panels) + 1.6

@@ -37,7 +37,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def by_problem(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows grouped by problem and regime, in the order of first appearance."""
+    """Rows grouped by problem and sampling regime (burst, sustained), in order of appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = (row.get("group", UNGROUPED), row.get("regime"), row["layout"], row.get("shape"))

@@ -62,7 +62,10 @@ def plans_among(request: PlanRequest) -> Iterator[Plan]:
 
 
 def forget() -> None:
-    """Drop the record of built kernels: later calls choose among all plans. Kernels stay cached."""
+    """Drop the record of what `warm` built: later calls choose among all plans.
+
+    The built kernels stay cached.
+    """
     with _lock:
         known.clear()
 

@@ -131,7 +131,7 @@ def warm(
 
 
 def _build(request: PlanRequest, family: KernelFamily, where: Device, advance: Advance) -> Warmed:
-    """Compile, load and register the kernels of a family."""
+    """Compile and load the kernels of a family, and record them for later calls of `matmul`."""
     count = len(family)
     with CompileWorkers(request, most=MOST_WORKERS) as workers:
         workers.compile(family.kernels, lambda done: advance("compiling", done, count))
