@@ -1,4 +1,4 @@
-"""Parameters at a launch: errors name the parameter, and tables of numbers need no range proof."""
+"""Parameters at a launch: errors name the parameter, known table entries need no range proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of every level, for tests of their text forms."""
+"""Unscheduled, scheduled and lowered graphs, for tests of their text forms."""
 
 from __future__ import annotations
 

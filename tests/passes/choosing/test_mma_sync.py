@@ -102,8 +102,9 @@ def test_where_the_fixed_rule_remains():
     ):
         assert other.figures is None
         assert list(other.plans()) == [other.simple_plan]
-    # For operands that TMA cannot read, Hopper GPUs also run mma.sync. The cost model by public
-    # figures is not for them, so the plan comes from the fixed rule `instructions_plan`.
+    # For operands that TMA cannot read, Hopper GPUs also run mma.sync. The cost model
+    # with data-sheet rates does not cover Hopper, so the plan comes from the fixed rule
+    # `instructions_plan`.
     for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"):
         hopper = PlanRequest(problem(2048, 2304, 8188), "sm_90a", name, 132, alignment=8)
         assert list(hopper.plans()) == [instructions_plan(2048, 2304, 8188, 132)]
