@@ -153,7 +153,7 @@ def test_refusals(torch: Any):
         ((hidden, weight, targets), {"reduction": "max"}, "'max' is unknown; choose one of mean"),
         ((hidden, weight, targets + 1), {}, "target 5 is neither ignore_index = -100 nor a class"),
         ((hidden, weight, targets[:2]), {}, "pass a target for each row"),
-        ((hidden, weight[:, :3], targets), {}, "pass tensors of tokens x k, classes x k"),
+        ((hidden, weight[:, :3], targets), {}, "pass hidden as tokens x k, weight as classes x k"),
         ((hidden, weight.double(), targets), {}, "convert them to one type"),
         ((hidden, weight, targets.float()), {}, "targets holds torch.float32"),
         ((hidden, weight, targets.to("meta")), {}, "lie on cpu and meta"),
