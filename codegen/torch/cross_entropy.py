@@ -78,8 +78,8 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
     if not fits or hidden.shape[:1] != targets.shape:
         raise LaunchError(
             f"hidden is {tuple(hidden.shape)}, weight is {tuple(weight.shape)} and targets is "
-            f"{tuple(targets.shape)}; pass hidden as tokens x k, weight as classes x k, and a target "
-            "for each token"
+            f"{tuple(targets.shape)}; pass hidden as tokens x k, weight as classes x k, and a "
+            "target for each token"
         )
     check_types(hidden, weight)
     if targets.dtype not in INTEGERS:
