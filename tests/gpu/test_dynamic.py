@@ -38,7 +38,7 @@ def test_results(spec: Spec):
 
 @every_kernel
 def test_launches_without_a_pause_give_the_same_bits(spec: Spec):
-    """Each launch finds the ticket counter at 0, although the host never waits between launches."""
+    """Each launch finds the counter of tiles at 0, although the host never waits in between."""
     problem = Problem.make(spec, SHAPE)
     first = problem.run()
     problem.check(first)

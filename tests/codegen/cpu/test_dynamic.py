@@ -21,7 +21,7 @@ def kernel() -> codegen.Kernel:
 @quick_cases(2)
 @pytest.mark.parametrize("workgroups", [1, 3, 16, 200])
 def test_every_launch_computes_d(kernel: codegen.Kernel, workgroups: int):
-    """Later launches find the ticket counter at 0, also if there are more workgroups than tiles."""
+    """Later launches find the counter of tiles at 0, also with more workgroups than tiles."""
     random = np.random.default_rng(workgroups)
     for m, n, k in ((70, 33, 40), (16, 16, 16), (200, 100, 5)):
         a = random.integers(-3, 4, (m, k)).astype(np.float32)

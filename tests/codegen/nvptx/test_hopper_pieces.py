@@ -230,7 +230,7 @@ def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     """Each bulk copy of partial sums fits in a stage of one operand.
 
-    Its address is a multiple of 16 bytes.
+    The copy's address in shared memory is the begin of a stage, and a multiple of 16 bytes.
     """
     this = lowered(configuration)
     coordinates = this.graph.coordinates

@@ -60,13 +60,13 @@ def test_one_producer_takes_a_ticket_for_each_tile(cluster: tuple[int, int]):
     assert len(control.of_kind(ReadTicket)) == 2  # one by the producer, one by the consumers
     ranks = cluster[0] * cluster[1]
     arrivals = {op.barrier: op.arrivals for op in control.of_kind(InitBarrier)}
-    # The four warps of the consumer warpgroup and the producer warp read a ticket.
+    # The four warps of the consumer warpgroup and the producer warp read the next tile's number.
     assert (arrivals["ticket.full"], arrivals["ticket.empty"]) == (1, (4 + 1) * ranks)
 
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1)])
 def test_no_lane_waits_alone(cluster: tuple[int, int]):
-    """All lanes of a warp wait for the next ticket in shared memory.
+    """All lanes of a warp wait for the next tile's number in shared memory.
 
     After a wait of one lane, ptxas computes the coordinates of boxes lane by lane, and the producer
     needs twice as many instructions for a box.
