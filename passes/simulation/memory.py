@@ -111,8 +111,8 @@ class Cache:
             before: earlier reads of the same rows of A (or columns of B), the oldest first.
             count: only the oldest `count` of these reads are searched.
             first, stop: the range of k tiles.
-            lag: bytes that had been read from DRAM when the request was at k tile 0, or would have
-                been, if the request's range begins at a later k tile.
+            lag: bytes that will have been read from DRAM when the request is at k tile t, minus
+                `pace` times t; the number is the same for every t.
             pace: bytes that are read from DRAM during one iteration of all running workgroups.
         """
         while count:

@@ -30,8 +30,8 @@ MOST_NUMBERS = 10_000_000
 """Largest number of partial sums of a launch whose times are kept in a table; `Engine`, without
 tables, simulates launches with more."""
 BEGIN, REPLACE = 2, 1
-"""What follows on a slot after a tail: the next main loop of the workgroup begins, or the workgroup
-has ended and another one replaces it."""
+"""What follows on an SM after a tail (the steps after a main loop): the next main loop of the
+workgroup begins, or the workgroup has ended and another one replaces it."""
 NOT_PLAIN = -1
 """Stands for the number of the partial sum that a tail (the steps after a main loop) waits for, if
 the tail is not plain; see `Tails`."""

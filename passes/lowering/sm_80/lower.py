@@ -306,12 +306,12 @@ def _no_warps(tilings: Tilings) -> str | None:
             if least > most:
                 return (
                     f"the output tile {m}x{n} needs {least} accumulator registers in each thread "
-                    f"of {MOST_WARPS} warps, the largest number of warps, and at most {most} fit"
+                    f"of {MOST_WARPS} warps, and {most} fit; a smaller tile is needed"
                 )
             return (
                 f"the output tile {m}x{n} cannot be divided among up to {MOST_WARPS} warps into "
                 f"parts that are multiples of {MMA_M}x{PAIR_N} and need at most {most} accumulator "
-                "registers in a thread"
+                "registers in a thread; other extents are needed"
             )
         if tiling.accumulator not in grids:
             warps = next(iter(grids.values())).workitems // LANES

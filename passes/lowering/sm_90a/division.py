@@ -358,7 +358,7 @@ class Division:
 
     @property
     def different(self) -> tuple[str, ...]:
-        """1-tuple of the cluster rank's coordinate; () if CTAs compute the same elements of D."""
+        """1-tuple of the cluster rank's coordinate; () if the cluster divides neither m nor n."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property

@@ -123,7 +123,7 @@ class TicketRing:
         return self._replaced(body, (*self._pass(c), *self._read(self.take)))
 
     def followed(self, body: Body) -> Body:
-        """Lower the dynamic loop in `body`, of warps that only read which tile is next."""
+        """Lower the dynamic loop in `body`: code of warps that only read the next tile's number."""
         return body if self.take is None else self._replaced(body, self._read(self.take))
 
     def apart(self, body: Body, role: str) -> Body:
