@@ -1,4 +1,4 @@
-"""Candidates for examined launches: small problems with full and partial tiles."""
+"""Candidates for the launches that checks examine: problems with full and with partial tiles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ tile."""
 LARGEST_FACTOR = 16
 """The largest constant divisor in a graph's formulas for which candidate launches have as many
 tiles as the divisor, one more and one less."""
-FARTHEST = 130
+FARTHEST = 256
 """Largest constant in a graph's formulas that launches exceed: for a smaller or equal constant,
 launches with more tiles than the constant are examined."""
 Tiles = tuple[int, int, int, int]
@@ -109,6 +109,8 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
     extents = {e - by for e in shape for by in (0, 1)}
     for c in sorted(_thresholds(graph), key=lambda c: (c in extents, c))[:count]:
         past = c + 1
+        # If pieces of k divide each tile, as in split-k, their number is a factor of the grid.
+        pieces = 1 if size is None else int(size.as_coeff_Mul()[0])
         if isinstance(size, Integer):
             grid = int(size)
             every = grid * past  # a share of c + 1 tiles, or of c + 1 k tiles, for each workgroup
@@ -118,7 +120,9 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
         # (tiles along m, n and k; workgroups). In `alone`, one workgroup sums c + 1 k tiles. In
         # `second`, two workgroups share a tile, and the second one begins at k tile c.
         alone, second = (1, 1, past, 1), (1, 1, 2 * c, 2)
-        for tiles in ((past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second):
+        every = [(past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second]
+        every += [(1, 1, pieces * past, 1)] * (pieces > 1)
+        for tiles in every:
             yield launch_of(graph, shape, tiles, 1)
 
 
