@@ -35,6 +35,7 @@ MEASURES = {
     ),
     "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
     "experts": Measure("experts", "a mixture-of-experts layer against PyTorch", gpu=True),
+    "gated": Measure("gated", "SwiGLU layers against PyTorch", gpu=True),
     "invariant": Measure(
         "invariant", "batch-invariant products against the default and Triton", gpu=True
     ),

@@ -11,8 +11,7 @@ Contenders, timed in turn:
                second scales by the router's weights and scatters; then a sum over each token's K
   torch eager  indexing, grouped_mm, silu, multiplications, grouped_mm, index_add_
 
-Both results are compared with a product in f32 for some tokens first. `speed` is the time of torch
-divided by that of coordgraph.
+Both results are compared with a product in f32 for some tokens first.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 import codegen
 from benchmarks.options import (
@@ -35,9 +32,9 @@ from benchmarks.options import (
     command_line,
     require_positive,
 )
+from benchmarks.peers.ways import OURS, means, show, time_ways
 from benchmarks.reports.console import make_console, progress_bars
 from benchmarks.reports.record import environment, result_path, write
-from benchmarks.reports.summary import geometric_mean
 from coordgraph import epilogue as ep
 
 __all__ = ["LAYERS", "Layer", "main", "parse_layer"]
@@ -49,7 +46,7 @@ TOKENS = (16, 256, 2048, 8192)
 CHECKED, BOUND = 16, 3e-2
 """CHECKED: number of tokens whose outputs are compared with a product in f32. BOUND: the largest
 error of an output, as a fraction of the largest output."""
-OURS, EAGER = "coordgraph", "torch eager"
+EAGER = "torch eager"
 
 
 @dataclass(frozen=True)
@@ -185,66 +182,31 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Geometric mean and minimum of the speeds of coordgraph relative to torch."""
-    speeds = [row["speed"] for row in rows if "speed" in row]
-    return {"mean": geometric_mean(speeds), "least": min(speeds)} if speeds else {}
-
-
-def show(record: dict[str, Any], console: Console) -> None:
-    """Print the times of every layer, and the mean speed."""
-    table = Table("layer", "tokens", box=SIMPLE, title="mixture of experts")
-    for heading in (f"{OURS} µs", f"{EAGER} µs", "speed"):
-        table.add_column(heading, justify="right")
-    for row in record["rows"]:
-        cells = [f"{1e6 * row['seconds'][name]['median']:.1f}" for name in (OURS, EAGER)]
-        table.add_row(row["layer"], str(row["tokens"]), *cells, f"{row['speed']:.3f}")
-    console.print(table)
-    if means := record["means"]:
-        console.print(f"mean {means['mean']:.3f}, least {means['least']:.3f}", highlight=False)
-
-
-def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> list[str]:
-    """Time all layers; writes the record after each one, and returns wrong results as text."""
+def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> None:
+    """Time all layers; writes the record after each one."""
     import torch
 
     from benchmarks.timing.budget import TimeBudget
-    from benchmarks.timing.sampler import REGIMES, Sampler, Spread, sample_in_rounds
 
-    path, wrong = result_path(options.results, record), list[str]()
+    path = result_path(options.results, record)
     jobs = [(layer, tokens) for layer in options.layers for tokens in options.tokens]
     with progress_bars(console) as progress:
         task = progress.add_task("layers", total=len(jobs))
         budget = TimeBudget(options.time_limit, len(jobs))
         for layer, tokens in jobs:
-            progress.update(task, description=f"{layer}, {tokens} tokens")
+            name = f"{layer}, {tokens} tokens"
+            progress.update(task, description=name)
             problem = Problem(layer, tokens)
             ways = {OURS: problem.ours, EAGER: problem.eager}
-            faults = {name: fault for name, way in ways.items() if (fault := problem.fault(way))}
-            wrong += (f"{layer}, {tokens} tokens, {name}: {text}" for name, text in faults.items())
-            samplers = [
-                Sampler(lambda _, way=way: way(), 1, options.seconds) for way in ways.values()
-            ]
-            samples = sample_in_rounds(
-                samplers, options.rounds, REGIMES[options.regime], deadline=budget.next_deadline()
-            )
-            spreads = {name: Spread.of(s) for name, s in zip(ways, samples, strict=True)}
-            record["rows"].append(
-                {
-                    "layer": str(layer),
-                    "tokens": tokens,
-                    "seconds": {name: spread.json() for name, spread in spreads.items()},
-                    "speed": spreads[EAGER].median / spreads[OURS].median,
-                }
-            )
-            record["means"] = summary(record["rows"])
+            row = time_ways(ways, problem.fault, options, budget.next_deadline())
+            record["rows"].append({"name": name, **row})
+            record["means"] = means(record["rows"])
             write(path, record)
-            del problem, samplers, ways
+            del problem, ways
             torch.cuda.empty_cache()
             progress.advance(task)
-    show(record, console)
+    show(record["rows"], "mixture of experts", console)
     console.print(f"written to {path}", highlight=False, soft_wrap=True)
-    return wrong
 
 
 def main() -> None:
@@ -257,7 +219,8 @@ def main() -> None:
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     record: dict[str, Any] = {**environment("experts"), "means": {}, "rows": []}
-    if wrong := measure(options, record, make_console()):
+    measure(options, record, make_console())
+    if wrong := [f"{row['name']}: {row['faults']}" for row in record["rows"] if row["faults"]]:
         sys.exit("\n".join(wrong))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class HtmlReport:
             only draw these data.
     """
 
-    data: dict[str, Any]
+    data: dict[str, Any] = field(repr=False)
 
     def html(self) -> str:
         """The HTML page as text; the page makes no network requests."""

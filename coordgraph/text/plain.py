@@ -197,8 +197,12 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
     for name in top:
         if name not in _PARTS:
             raise at.error(f"a graph has no field '{name}'{suggest(str(name), _PARTS)}")
+    if "gemm" not in top:
+        raise at.error(
+            "the field 'gemm' is missing; it describes the problem, as in {\"dtype\": \"bf16\"}"
+        )
     raw.gemm = RawRecord(Gemm, at / "gemm")
-    _read_fields(raw.gemm, _mapping(top.get("gemm", {}), at / "gemm"), at / "gemm", ())
+    _read_fields(raw.gemm, _mapping(top["gemm"], at / "gemm"), at / "gemm", ())
     if "level" in top:
         raw.level, raw.level_at = _string(top["level"], at / "level"), at / "level"
     raw.symbols = _read_symbols(top.get("symbols", {}), at / "symbols")

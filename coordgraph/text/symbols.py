@@ -47,7 +47,7 @@ def free_symbols(graph: KernelGraph) -> list[Symbol]:
         if name in table:
             raise VerifyError(
                 f"two symbols have the name '{name}': one that may be zero and one that may not; "
-                "rename one of them"
+                "rename one of these two symbols"
             )
         if symbol not in (index_symbol(name), size_symbol(name)):
             raise VerifyError(

@@ -237,7 +237,8 @@ def _waves(s: Simulation, tiles: int, where: str) -> str:
     """A sentence on why SMs are idle: few tiles or workgroups, a partial wave, unequal shares."""
     whole = not (s.steps.kind == StepKind.SEND).any()
     if whole and tiles < s.slots:
-        return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."
+        some = "1 tile leaves" if tiles == 1 else f"{tiles} tiles leave"
+        return f"{some} {s.slots - tiles} of {s.slots} {where} without work."
     if whole and s.slots and tiles % s.slots:
         full = tiles % s.slots / s.slots
         return (

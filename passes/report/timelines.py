@@ -115,10 +115,15 @@ def measured_run(
         The run; `processors` has the numbers of the SMs of each slot.
 
     Raises:
-        VerifyError: `measured` is a Chrome trace, a column is missing, columns differ in length, or
-            an activity is unknown.
+        VerifyError: `measured` has no columns of events, is a Chrome trace, a column is missing,
+            columns differ in length, or an activity is unknown.
     """
     found = measured.event_columns() if isinstance(measured, EventColumns) else measured
+    if not isinstance(found, Mapping):
+        raise VerifyError(
+            f"the argument 'measured' has the type {type(measured).__name__}; give a Timeline, or "
+            "the columns that Timeline.event_columns() returns"
+        )
     columns = dict(found["events"]) if "events" in found else dict(found)
     if "traceEvents" in columns:
         raise VerifyError(

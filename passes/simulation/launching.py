@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgraph import Gemm, KernelGraph, LaunchError, PassError
+from coordgraph import Gemm, KernelGraph, LaunchError, PassError, VerifyError
 from coordgraph.collection import collection_paused
 from coordgraph.control.tickets import DynamicFor
 from coordgraph.elements import dtype
@@ -84,6 +84,11 @@ def simulate(
         PassError: the graph cannot be compiled for the machine.
         Deadlock: the workgroups that run wait for each other, or for a workgroup that cannot start.
     """
+    if not isinstance(graph, KernelGraph):
+        raise VerifyError(
+            f"simulate needs a KernelGraph, not {type(graph).__name__}; pass the result of a "
+            "schedule pass, as in simulate(StreamK()(Gemm(...).graph(tile)), {...})"
+        )
     machine = machine if isinstance(machine, Machine) else machine_named(machine)
     kernel = kernel or Kernel()
     instructions = instructions_of(graph, machine, kernel)

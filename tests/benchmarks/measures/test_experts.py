@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import codegen
-from benchmarks.measures.experts import Layer, parse_layer, summary, swiglu, weighted
+from benchmarks.measures.experts import Layer, parse_layer, swiglu, weighted
+from benchmarks.peers.ways import means
 
 
 def test_layers_are_read():
@@ -19,14 +20,14 @@ def test_layers_are_read():
             parse_layer(text)
 
 
-def test_the_mean_is_geometric():
-    rows = [{"speed": 1.0}, {"speed": 4.0}, {"layer": "without a time"}]
-    assert summary(rows) == {"mean": pytest.approx(2), "least": 1}
-    assert summary([]) == {}
+def test_the_means_are_geometric():
+    rows = [{"speed": {"torch eager": 1.0}}, {"speed": {"torch eager": 4.0}}, {}]
+    assert means(rows) == {"torch eager": {"mean": pytest.approx(2), "least": 1}}
+    assert means([]) == {}
 
 
 def test_the_two_products_make_a_layer():
-    """Gathered rows, a gated product, then a product whose rows are scaled and scattered."""
+    """Two grouped products make a layer: one gathers rows and gates, one scales and scatters."""
     rng = np.random.default_rng(0)
     tokens, hidden, inner, experts = 20, 24, 16, 3
     x = rng.standard_normal((tokens, hidden), dtype=np.float32)

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import codegen
 from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError, parse
 from passes import DataParallel, HeterogeneousTiles, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.report import HtmlReport, Subject, make_report
@@ -122,6 +123,34 @@ def test_the_first_view_names_the_last_wave(data_parallel: HtmlReport):
     assert head["cause"] == "the last wave"
     assert "324 tiles on 132 SMs are 2.45 waves; the last wave is 45 % full." in head["why"]
     assert head["advice"].startswith("Try the ")
+
+
+def test_the_first_view_counts_workgroups_without_work():
+    found = scheduled(StreamK()).report(m=300, n=300, k=300)
+    why = found.data["headline"]["why"]
+    assert "of 132 workgroups have no work, because there are too few k tiles" in why
+    assert len(repr(found)) < 100
+
+
+def test_addresses_of_tiles_of_two_shapes_and_of_a_free_grid():
+    """Each shape has its own path; a number of workgroups that is left out is the simulated one."""
+    shapes = Pipeline.parse("heterogeneous-tiles{small_m=64}")
+    for graph in (scheduled(shapes), scheduled(StreamK())):
+        every = graph.report(m=2304, n=2304, k=300).data["addresses"]
+        found = [entry for entry in every if entry["name"] in ("A", "B", "D")]
+        assert len(found) == 3 * len(graph.tilings)
+        assert all(entry["derivation"]["value"] is not None for entry in found)
+
+
+def test_proofs_include_those_of_the_compiled_graph():
+    kernel = codegen.compile(scheduled(DataParallel()), "sm_90a")
+    proofs = kernel.report(m=300, n=300, k=300).data["proofs"]
+    assert "memory order (lowered)" in [verdict["check"] for verdict in proofs["verdicts"]]
+
+
+def test_a_timeline_of_another_type_is_refused():
+    with pytest.raises(VerifyError, match="'measured' has the type int; give a Timeline"):
+        scheduled(StreamK()).report(m=300, n=300, k=300, measured=3)
 
 
 def test_alternatives_are_simulations(data_parallel: HtmlReport):
