@@ -124,7 +124,7 @@ JOBS = {
 
 
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Replace `ncu` by a Python script that records all launches as done, then runs `lines`.
+    """Replace `ncu` by a Python script that lists all launches as finished, then runs `lines`.
 
     Args:
         folder: the folder in which the script is written.

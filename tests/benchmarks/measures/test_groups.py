@@ -39,7 +39,7 @@ def test_plans_are_for_hopper(text: str):
 
 
 class Made:
-    """A simulated problem for Python functions: the only element of D is 7 in a right result."""
+    """A fake problem, whose contenders are Python functions: a right result is D with D[0] = 7."""
 
     shape = Shape("8x8x8", 8, 8, 8)
     sizes = (3, 5)
@@ -76,8 +76,8 @@ def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("samplers")
 def test_contenders_that_are_wrong_or_fail_are_not_timed():
     def writing(value: int, then: int, takes: float) -> Prepare:
-        """A contender whose first two launches write `value` into D, and whose later ones
-        write `then`.
+        """A contender whose first two launches write `value` into D, and whose later ones write
+        `then`; each launch is timed as `takes` seconds.
         """
 
         def prepare(problem: Any) -> Launch:

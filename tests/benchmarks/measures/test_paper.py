@@ -27,7 +27,8 @@ SCHEDULES = [str(way) for way in WAYS]
 def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
     """A results record for the first sizes drawn with seed 0.
 
-    `times` has a row for each size: microseconds of each schedule, None for an error.
+    `times` has a row for each size: microseconds of each schedule, None for an error. `more` adds
+    or replaces fields of the record.
     """
     head = {"kind": "paper", "tile": list(TILE), "processors": 132, "seed": 0}
     return {**head, "rows": [{"us": row} for row in times], **more}

@@ -1,4 +1,6 @@
-"""`benchmarks.measures.residuals` averages the cost model's errors over plans with one property."""
+"""`benchmarks.measures.residuals`: the cost model's mean error for each kind of plan, such as each
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ PLANS = (
 
 
 def sweep(path: Path, slower: dict[str, float], depths: tuple[int, ...] = (2048, 4096)) -> Path:
-    """A results file of predicted times; `slower` maps plans to factors that multiply their
-    times.
+    """Write a results file of predicted times of each plan for each k in `depths`.
+
+    `slower` maps plans to factors that multiply their times.
     """
     rows: list[dict[str, object]] = []
     for k in depths:

@@ -1,4 +1,4 @@
-"""Sizes of the groups and lists of products that benchmarks measure, which add up to a total."""
+"""Problems of benchmarks: the group sizes of a grouped product, the shapes in a product list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.reports.plots`, which draws records of results."""
+"""Tests of `benchmarks.reports.plots`, which draws charts of recorded benchmark results."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_graphs_are_long_enough_and_use_all_buffers_equally():
 
 
 class FakeGraph:
-    """A CUDA graph that records the calls of all graphs; `broken` captures cannot be ended."""
+    """A fake CUDA graph; all log their calls in the list `calls`. A `broken` one fails to end."""
 
     calls: list[str]
     broken = True
@@ -116,7 +116,7 @@ class FakeGraph:
 
 
 def capturing(launch: Any, broken: bool) -> tuple[Sampler, list[str]]:
-    """A sampler on a fake of PyTorch, and the list of calls of this fake."""
+    """(a sampler that uses a fake of PyTorch, the list in which the fake logs its calls)."""
     calls = list[str]()
     graph = type("Graph", (FakeGraph,), {"calls": calls, "broken": broken})
     cuda = SimpleNamespace(

@@ -44,7 +44,7 @@ def traced(graph: KernelGraph, threads: int = 2, **options: int) -> Timeline:
 
 
 Segments = list[tuple[int, ...]]
-"""Main loops, sorted: (workgroup, product, tile row, tile column, first k tile, k tiles)."""
+"""Sorted segments: (workgroup, product, tile row, tile column, first k tile, count of k tiles)."""
 
 
 def segments_of(t: Timeline) -> Segments:

@@ -48,8 +48,8 @@ __all__ = [
 
 Choice = TypeVar("Choice")
 KEPT = 128
-"""Largest number of graphs, and of compiled programs, that are cached in memory. A sweep makes
-thousands of them."""
+"""Sizes of the LRU caches of graphs and of compiled programs; older ones are dropped, because a
+sweep makes thousands."""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),

@@ -79,7 +79,9 @@ class Lowered:
         return np.asarray(found)
 
     def place(self, node: Node, dim: str, indices: Mapping[str, Array]) -> Array:
-        """The index along dimension `dim` that an operation uses, at each of the given indices."""
+        """The index along `dim` that an operation uses, for each combination of loop and hardware
+        indices in `indices`.
+        """
         return self.values(node.place(dim).values[0], indices)
 
     # The following properties are the expected division of a tile, computed without the graph.

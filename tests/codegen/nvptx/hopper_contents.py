@@ -1,4 +1,4 @@
-"""The contents of operand stages in shared memory, where a group ends inside a k tile.
+"""The contents of operand stages in shared memory, if a group along k ends inside a k tile.
 
 For each element, the simulation records the index along k that it was loaded from. TMA loads whole
 boxes. When wgmma reads a stage, elements past the end of a group must be zero, and all other

@@ -226,7 +226,7 @@ class ControlFlow:
     def do_Barrier(self, node: Node, op: elements.Barrier) -> Agent:
         if op.workitems:
             named, number = self.own.named, self.value(node.scope.resolve(op.identifier))
-            # the producer is a single warp, so its barrier counts as one arrival
+            # a barrier of the producer, which is less than a warpgroup, needs one arrival
             everybody = max(1, op.workitems // WARPGROUP)
             named[number] += 1
             round = -(-named[number] // everybody)

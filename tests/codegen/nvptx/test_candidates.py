@@ -91,7 +91,7 @@ def test_the_largest_of_a_family_are_assembled(layout: str, text: str):
 
 
 def parts(layout: str) -> list[ParameterSet]:
-    """Test parameters (layout, plan) for one in `EVERY` kernels of a layout.
+    """Test parameters (layout, plan) for every seventh (`EVERY`) kernel of a layout.
 
     The list is empty in runs without slow tests, because listing the kernels takes seconds.
     """

@@ -57,7 +57,7 @@ ODD = (
     boxed((64, 88, 128), (1, 1, 2)),
     boxed((256, 72, 64), (2, 1, 1), consumers="pingpong"),
 )
-"""Further configurations, in which an extent of a CTA's part of D is an odd multiple of 8."""
+"""Configurations in which an extent of a CTA's part of D is an odd multiple of 8."""
 every_configuration = pytest.mark.parametrize(
     "configuration", chosen(CONFIGURATIONS, (*CONFIGURATIONS, *ODD)), ids=str
 )

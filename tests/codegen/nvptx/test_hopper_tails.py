@@ -168,7 +168,7 @@ def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
 
 
 def test_what_is_not_cut_is_not_touched():
-    """If groups are whole k tiles, kernels are right even without stores of zeros."""
+    """If each group's k is a multiple of the k tile, kernels are right without stores of zeros."""
     graph = lowered(SCHEDULES[0], "two warpgroups")
     play(bent(graph, "no zeros in A"), (64, 128, 64))
     play(bent(graph, "no barrier"), (64, 128, 64))
