@@ -90,7 +90,7 @@ def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Mark slow cases before -m and -k select tests; of these, keep only the tests of --sample."""
+    """Mark slow cases, let -m and -k select tests, then keep only a random --sample of them."""
     mark_slow_cases(items)
     yield
     count = config.getoption("--sample")

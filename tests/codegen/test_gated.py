@@ -65,7 +65,7 @@ def test_checks_and_text(schedule: Any, parts: str):
 
 
 def test_check_finds_parts_of_the_other_order():
-    """`cover` refutes a graph that reads a B of two stacked parts as if they were interleaved."""
+    """The check `cover` refutes a graph that reads B's parts as interleaved if they are stacked."""
     graph = DataParallel()(cg.Gemm("f32", epilogue=swiglu).graph(tile=(16, 32, 16)))
     text = graph.text()
     wrong = text.replace("edge Tile B.1 -> part, B.column", "edge Tile B.1 -> B.column, part")

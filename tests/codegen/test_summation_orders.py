@@ -72,8 +72,8 @@ def expected(graph: KernelGraph, a: np.ndarray, b: np.ndarray, workgroups: int) 
     most = [max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1)]
     for (at_m, at_n), terms in summation_orders(program(graph), values).items():
         assert len({*terms}) == 1
-        # The keys number tiles of the smallest shape; the key of a large tile is that of its first
-        # small tile. Small tiles that have epilogues of their own come later and overwrite their
+        # (at_m, at_n) counts output tiles of the smallest shape; for a larger tile, it is the first
+        # small tile inside. Small tiles with their own epilogues come later, and overwrite their
         # part of D.
         here = np.s_[at_m * rows : at_m * rows + most[0], at_n * columns : at_n * columns + most[1]]
         products = a.T[:, here[0], None] * b[:, None, here[1]]

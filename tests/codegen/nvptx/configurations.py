@@ -137,7 +137,7 @@ LARGE_SHAPES = (
 )
 """Macro tiles with more than 144 accumulator registers per thread.
 
-Tests use them only with TMA and one main loop: other kernels need more registers than remain.
+Tests use them only with TMA and data-parallel schedules: other kernels need too many registers.
 """
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
@@ -163,7 +163,7 @@ LARGE_TURN_SHAPES = (
 )
 """Macro tiles for ping-pong warpgroups with more than 128 accumulator registers per thread.
 
-Tests use them only with TMA and one main loop: other kernels need more registers than remain.
+Tests use them only with TMA and data-parallel schedules: other kernels need too many registers.
 """
 TWO_SHAPES = (
     ((128, 256, 32), (64, 64)),

@@ -1,4 +1,4 @@
-"""Plain tensors do not pass PyTorch's dispatcher, and results are those of the custom operators."""
+"""Calls with plain tensors bypass PyTorch's dispatcher; results equal the custom operators'."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dispatched(torch: Any, work: Callable[[], Any]) -> list[str]:
 
 
 def by_dispatcher(torch: Any, work: Callable[[], Any]) -> Any:
-    """The result of a function called under a `TorchFunctionMode`: products use the dispatcher."""
+    """Call a function in a `TorchFunctionMode`, in which products go through the dispatcher."""
 
     class Mode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):

@@ -226,7 +226,7 @@ def concatenate(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         edge = Concatenate(above, "d0", named(entries))
         return edge, (len(sizes), *between, max(sizes)), (prod(between) * entries[-1],)
-    # Each concatenated part has its own extents along all operands but the first.
+    # Each concatenated part has its own extents in all upstream dimensions but the part's number.
     shapes = [[draw(extents) for _ in above[1:]] for _ in sizes]
     along = list(zip(*shapes, strict=True))
     starts = sums(map(prod, shapes))
@@ -250,7 +250,10 @@ def diagonal(draw: st.DrawFn) -> Case:
 
 
 def trial_of(case: Case) -> Trial:
-    """A `Trial` of an edge; for a `Concatenate`, only upstream indices that lie inside a part."""
+    """The edge, sizes and tables by which `Trial` tests an edge's laws.
+
+    A `Concatenate` is tested only at upstream indices that lie inside a part.
+    """
     edge, above, below = case
     tables = table_of(edge)
     if not isinstance(edge, Concatenate):

@@ -1,4 +1,4 @@
-"""`Concatenate` with more than two operands: every concatenated part is a row-major block."""
+"""`Concatenate` with more than two upstream dimensions, whose parts are row-major blocks."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_blocks_of_equal_segments_are_a_flatten():
 @few
 @given(lengths, st.lists(extents, max_size=3), st.integers(-3, 3))
 def test_size_rule(sizes: list[int], between: list[int], more: int):
-    """The size rule of `Concatenate`: |O| is at least the sum of the parts' sizes.
+    """The size rule of `Concatenate`: the downstream dimension is at least as large as all parts.
 
-    If a size is not known, there is no rule.
+    There is no rule if the size of the downstream dimension or of a needed upstream one is unknown.
     """
     names = tuple(f"u{i}" for i in range(2 + len(between)))
     edge, starts = Concatenate(names, "all", "t"), starts_of(sizes)
@@ -112,7 +112,7 @@ def test_size_rule(sizes: list[int], between: list[int], more: int):
     assert bool(evaluate(rule, {"t": starts})) == (more >= 0)
     assert edge.size_rule(Sizes(up, (None,))) == ()
     # The lengths of the parts come from a table, so the rule does not read the size of the last
-    # operand.
+    # upstream dimension.
     assert edge.size_rule(Sizes((*up[:-1], None), (Integer(whole),))) == (rule,)
     for unknown in range(len(up) - 1):
         missing = tuple(None if i == unknown else size for i, size in enumerate(up))
@@ -191,9 +191,9 @@ def test_a_segment_known_as_an_expression():
 
 @dataclass(frozen=True)
 class Found(Edge):
-    """`Found(I, J; O)`, an edge for tests: `i = o mod |I|` and `j = 2·i`.
+    """An edge for tests from I and J (upstream) to O: `i = o mod |I|` and `j = 2·i`.
 
-    If |I| is unknown, `i = o` and `j = o + 1`.
+    If the size |I| is unknown, `i = o` and `j = o + 1`.
     """
 
     arity = (2, 1)
