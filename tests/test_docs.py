@@ -94,9 +94,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """Restores the registries, to which pages add kinds of their own, so that no other test sees
-    them.
-    """
+    """After a page, remove the passes, edges, element types and so on that its code registered."""
     found: list[Any] = [EDGES, DIMENSIONS, OPERATIONS, EPILOGUE_OPERATIONS]
     found += [PASSES, DTYPES, ARCHITECTURES]
     before = [dict(registry) for registry in found]

@@ -30,7 +30,7 @@ def test_every_name_of_a_type_means_it(kind: DType):
 
 @EVERY
 def test_chunks_rows_and_instructions_have_the_same_bytes(kind: DType):
-    """A chunk has 16 bytes, a row of a TMA box 128, and a matrix instruction 32 along k."""
+    """`DType.chunk` elements are 16 bytes, a row of a TMA box 128, an instruction's k 32 bytes."""
     assert (kind.chunk * kind.bytes, kind.row * kind.bytes) == (16, 128)
     assert {i.depth * kind.bytes for i in kind.instructions} <= {32}
     sums = dtype(kind.accumulator)

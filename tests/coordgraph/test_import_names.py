@@ -98,7 +98,7 @@ def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
 
 
 def test_the_doctor_looks_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`doctor` checks the current folder too.
+    """`doctor` also reports packages in the current folder that hide the library's packages.
 
     The installed command imports nothing from that folder, but users' programs do.
     """

@@ -67,7 +67,10 @@ class MemoryFault:
 
     @property
     def kernel(self) -> str:
-        """The feature of the kernel for the table of faults, such as `, ping-pong`; '' if none."""
+        """Text after the architecture's name in the table of faults: `, ` and the kernel's feature.
+
+        An example is `, ping-pong`; the text is empty if the kernel has none of these features.
+        """
         found = {
             CLUSTER: "a cluster along m",
             SQUARE: "a cluster along m and n",

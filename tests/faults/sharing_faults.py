@@ -22,7 +22,7 @@ __all__ = ["BOUNDS", "COVER", "FIX_UP", "PROGRESS", "SIZES", "STRUCTURE"]
 
 
 def no_wait_for_the_first(text: str) -> str:
-    """Edit: the loop that waits for the partial sums of a tile leaves out the first."""
+    """Edit: the loop that waits for a tile's partial sums leaves out the first partial sum."""
     at = text.rindex("start=low stop=", 0, text.index("AwaitPartial"))
     return text[:at] + text[at:].replace("start=low", "start=low + 1", 1)
 

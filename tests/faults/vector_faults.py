@@ -10,7 +10,7 @@ __all__ = ["VECTOR_FAULTS"]
 
 PERSISTENT, STREAM = "data-parallel{persistent=true}", "stream-k"
 TWO_SUMS = (("epilogue", swiglu), ("parts", "interleaved"), ("transpose_b", False))
-"""The arguments of `Gemm` for an epilogue of two sums, as (name, value) pairs."""
+"""Arguments of `Gemm` for an epilogue of two sums of products (gate and up), as (name, value)."""
 SWIZZLED = "edge Tile A.shared -> stage, A.shared.row, A.shared.chunk, A.shared.element\n"
 PADDED = (
     "edge Split A.shared -> stage, A.shared.row, A.shared.chunk, A.shared.element"

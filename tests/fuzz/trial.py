@@ -144,7 +144,8 @@ def _use(
 ) -> Result:
     """Run an accepted graph in the interpreter and on the CPU, and compile it for GPUs.
 
-    A random choice decides which of these stages take place.
+    A random choice decides which of these stages take place. `at` is called with the name of each
+    stage before it begins.
     """
     ran = 0
     if mutant.draw.random() < INTERPRETER_SHARE:

@@ -1,4 +1,4 @@
-"""Random calls: an operator, its tensors and factors, and the way in which it is called."""
+"""Random calls: an operator, its tensors, alpha and beta, and the way in which it is called."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Case:
         tensors: the arguments that are tensors.
         options: the other arguments, by name.
         way: gradients, autocast and other circumstances of the call.
-        ends: the ends of groups, or None.
+        ends: for each group of `grouped_mm`, the index after its last one; None without groups.
     """
 
     name: str

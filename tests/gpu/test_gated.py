@@ -1,4 +1,4 @@
-"""GPU kernels with epilogues of two sums agree with float64 within rounding."""
+"""GPU kernels whose epilogue has two sums of products (gate, up) agree with float64 to rounding."""
 
 from __future__ import annotations
 

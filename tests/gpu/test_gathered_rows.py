@@ -33,7 +33,7 @@ def check(ours: Any, exact: Any) -> None:
 
 
 def tables(rows: int, m: int, targets: int) -> tuple[Any, Any]:
-    """m random rows, of which some occur several times, and m distinct targets."""
+    """m random row numbers below `rows`, some repeated, and m distinct ones below `targets`."""
     found = torch.randint(rows, (m,), device="cuda", dtype=torch.int32)
     return found, torch.randperm(targets, device="cuda")[:m].to(torch.int32)
 

@@ -193,7 +193,8 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
 
 
 class Lane:
-    """A CUDA stream with its own problem, and a count of elements that change between launches."""
+    """A CUDA stream with its own problem; `wrong` counts D's elements that differ from the first D.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.stream = problem, torch.cuda.Stream()

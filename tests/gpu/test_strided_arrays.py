@@ -28,7 +28,7 @@ STEPS = (8, 2, 1)
 8 bf16 elements are 16 bytes, as TMA needs; multiples of 2 or 1 elements may be unaligned.
 """
 ORDERS = ("lmn", "mln", "lnm", "nlm")
-"""Orders of a batch's axes in memory; the last is contiguous, and l is the matrix's number."""
+"""Orders of a batch's axes in memory, outermost axis first; l is the number of the matrix."""
 
 
 def check(found: Any, want: Any) -> None:

@@ -48,8 +48,8 @@ CASES: tuple[Case, ...] = (
 )
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 OVERHEAD = 0.10
-"""The overhead of recording above which a test fails. The goal is 3 %, but single runs of small
-kernels vary.
+"""A test fails if recording adds more than this fraction to a kernel's time. The goal is 3 %, but
+single runs of small kernels vary.
 """
 
 

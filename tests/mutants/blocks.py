@@ -37,7 +37,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def blocks(tree: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
-    """The statement lists (bodies, branches) in functions of `tree`, outer lists before inner."""
+    """The statement lists (bodies, branches) in functions of `tree`, outer lists before inner.
+
+    `inside` says that `tree` itself is part of a function's body.
+    """
     for field, value in ast.iter_fields(tree):
         within = (inside and not isinstance(tree, ast.ClassDef)) or (
             isinstance(tree, _FUNCTIONS) and field == "body"
@@ -135,7 +138,7 @@ def read(files: Iterable[Path]) -> Record:
 
 
 class _Recorder:
-    """pytest plugin that records which blocks each test executes."""
+    """pytest plugin that records which blocks of Python statements each test executes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -42,7 +42,7 @@ them most code only crashes.
 """
 
 UNTOUCHED = ("annotation", "returns", "decorator_list", "exc", "keys", "type_params")
-"""Fields of syntax nodes that are never mutated: types, decorators, errors, keys of tables."""
+"""Fields of syntax nodes that are never mutated: types, decorators, raised errors, dict keys."""
 
 
 @dataclass(frozen=True)

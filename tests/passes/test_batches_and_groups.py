@@ -74,7 +74,8 @@ def check_groups(
 ) -> np.ndarray:
     """Compare the interpreter's D with NumPy, and return D.
 
-    Rows of D outside the groups must stay unwritten.
+    `first` is the row at which the first group begins; rows of D outside the groups must stay
+    unwritten.
     """
     random, gemm = np.random.default_rng(len(sizes)), made.gemm
     offsets, spare = offsets_of(sizes, first), 3

@@ -84,9 +84,10 @@ def check(
     bad: frozenset[int] = frozenset(),
     **options: Any,
 ) -> None:
-    """Compare the interpreter's D with NumPy.
+    """Compare the interpreter's D with NumPy; `sizes` has each group's number of indices along k.
 
-    A and B contain NaN and infinity outside the groups, and in the groups with the numbers `bad`.
+    Before the groups there are `first` further indices along k, after them `spare`. There, and in
+    the groups with the numbers `bad`, A and B contain NaN and infinity.
     """
     random, gemm, groups = np.random.default_rng(len(sizes)), made.gemm, len(sizes)
     offsets = np.cumsum([first, *sizes]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Tests of the types of pass options that pipeline text supports, and of the times of passes."""
+"""Which types of pass options pipeline text supports; `Timing` adds up seconds of equal passes."""
 
 from __future__ import annotations
 

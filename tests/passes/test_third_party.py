@@ -1,4 +1,4 @@
-"""Passes and edges from outside, written with public names alone, work like the library's."""
+"""Passes and edges of other packages, written with public names alone, work like the library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epilogues of several sums for tests, with NumPy functions that compute them in f64."""
+"""Epilogues of two sums of products (gate, up) for tests, with NumPy functions for them in f64."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ def geglu(gate: Any, up: Any, bias: Any, scale: Any, residual: Any) -> Any:
 
 
 def parts_of(columns: Array, parts: str, sums: int = 2) -> list[Array]:
-    """For each of the epilogue's sums, the columns of an array whose last axis is that of B."""
+    """For each of an epilogue's sums of products, the columns of `columns` that belong to it.
+
+    `parts` says where these are: `interleaved` (in turn), else one block of columns for each sum.
+    """
     if parts == "interleaved":
         return [columns[..., part::sums] for part in range(sums)]
     return np.split(columns, sums, axis=-1)
 
 
 def swiglu_of(product: Array, parts: str) -> Array:
-    """The D that `swiglu` gives for a product with all columns of B, in f64."""
+    """D of `swiglu` in f64, from A·B whose columns belong to gate and up as `parts_of` says."""
     gate, up = parts_of(product.astype("f8"), parts)
     return gate / (1 + np.exp(-gate)) * up
 
 
 def geglu_of(product: Array, parts: str, bias: Array, scale: float, residual: Array) -> Array:
-    """The D that `geglu` gives for a product with all columns of B, in f64."""
+    """D of `geglu` in f64, from A·B whose columns belong to gate and up as `parts_of` says."""
     x, up = parts_of(product.astype("f8"), parts)
     gate = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
     return gate * (up + bias) * scale + residual

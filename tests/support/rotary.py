@@ -1,4 +1,4 @@
-"""Rotary embedding as an epilogue of two sums for tests, and its result in f64."""
+"""Rotary embedding as an epilogue of two sums of products, for tests, and its result in f64."""
 
 from __future__ import annotations
 

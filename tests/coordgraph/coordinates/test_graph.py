@@ -207,7 +207,7 @@ class TestGuards:
         assert guard == Lt(index_symbol("y"), 2)
 
     def test_paths_for_each_constant_selector(self):
-        """A path that is cached for one value of a selector is not used for another value."""
+        """A path through the graph, cached for one value of a selector, serves no other value."""
         with CoordinateGraph().edit() as e:
             for name, size in (("i", 7), ("a", 4), ("b", 3)):
                 e.add(Linear(name, size))
@@ -220,7 +220,7 @@ class TestGuards:
                 e.graph.reverse({"a": 3, "x": 1}, ["i"])
 
     def test_only_what_a_selector_reads_is_guarded(self):
-        """A guard with symbolic selectors, evaluated at numbers, equals the guard for the numbers.
+        """A guard derived for symbolic selectors gives the result of one derived for numbers.
 
         One part of a `Sunder` has a ragged tile, another part is divided by a second `Sunder`.
         """

@@ -1,4 +1,5 @@
-"""`graph.explain` derives the same index values as the graph, for every edge and schedule."""
+"""`graph.explain` derives the indices that the graph's edges compute, for all edges and schedules.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ OURS = [name for name, kind in EDGES.items() if kind.__module__.startswith("coor
 
 
 def declared(edge: Edge, name: str, entries: tuple[int, ...]) -> Table:
-    """The declaration of a table with the given entries."""
+    """Declare the table `name` that `edge` reads, with the bounds and order of its `entries`."""
     length, most = Integer(len(entries)), Integer(max(entries))
     if type(edge).__name__ != "Permute":
         return Table(name, length, most, rule=ANY if type(edge).__name__ == "Gather" else SUMS)
@@ -46,7 +47,7 @@ def declared(edge: Edge, name: str, entries: tuple[int, ...]) -> Table:
 
 
 def kernel_of(case: Case) -> tuple[KernelGraph, dict[str, Sequence[int]]]:
-    """(a kernel graph with the edge of `case`, the tables that a launch must pass by name)."""
+    """(a kernel graph with the edge of `case`, by name the tables that a launch must pass)."""
     edge, tables = case[0], table_of(case[0])
     found = tuple(declared(edge, name, entries) for name, entries in tables.items())
     graph = KernelGraph(Gemm(), graph_of(case), parameters=Parameters(tables=found))
@@ -83,7 +84,10 @@ def test_derivations_of_every_edge(name: str, forward: bool):
 def point_of(
     data: st.DataObject, graph: CoordinateGraph, names: Mapping[str, Any], values: Mapping[str, int]
 ) -> dict[str, int]:
-    """A random index, inside its dimension, for each coordinate."""
+    """A random index for each dimension in `names`; `values` has the parameters in their sizes.
+
+    An index is less than the dimension's size, or at most 3 if the size is not known.
+    """
 
     def last(name: str) -> int:
         size = graph.size(name)

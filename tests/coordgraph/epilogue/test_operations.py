@@ -174,7 +174,7 @@ def emulated(instruction: str, *arguments: Array) -> Array:
 
 
 class ByHand:
-    """An `Emitter` that computes with NumPy arrays what an operation emits for GPUs."""
+    """An `Emitter` whose methods do not emit a GPU instruction, but compute its result in NumPy."""
 
     gpu = True
 
@@ -417,8 +417,8 @@ def test_compose_takes_values_by_position_and_options_by_name():
 
 
 def test_names_of_operations():
-    """A class with another operation's name is refused, unless it redefines the class in its
-    module.
+    """A class with the name of another operation is refused, unless the same module defines both
+    classes.
 
     Names that the text form cannot express are refused.
     """

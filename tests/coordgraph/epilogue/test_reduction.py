@@ -20,7 +20,7 @@ VALUES = st.lists(
 
 
 def state_of(name: str, values: list[float]) -> Any:
-    """The state of a running reduction of `values`, in order."""
+    """The state of the running reduction `name` after it has read `values` in order."""
     running = RUNNING[name]
     state = tuple(map(np.float64, running.identity))
     for value in values:
@@ -31,7 +31,10 @@ def state_of(name: str, values: list[float]) -> Any:
 @pytest.mark.parametrize("name", sorted(RUNNING))
 @given(parts=st.lists(VALUES, min_size=1, max_size=5))
 def test_merged_parts_give_the_reduction_of_the_row(name: str, parts: list[list[float]]):
-    """The parts of a row may be empty, and may contain infinity and NaN."""
+    """The merged states of a row's parts give the reduction of the whole row.
+
+    Parts may be empty, and may contain infinity and NaN.
+    """
     running = RUNNING[name]
     row = np.array([[value for part in parts for value in part]], np.float64)
     with np.errstate(all="ignore"):

@@ -316,7 +316,7 @@ def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
     for schedule in SCHEDULES:
         try:
             graph = Pipeline.parse(schedule)(gemm.graph((8, 8, 8)))
-        except PassError:  # the schedule cannot be applied to groups
+        except PassError:  # the schedule cannot be applied to a grouped product
             continue
         parameters = graph.parameters
         named = (*parameters, *parameters.tables, *graph.tensors)

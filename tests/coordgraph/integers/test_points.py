@@ -165,9 +165,9 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for a lower bound stops at a value of the expression at a sample point.
+    """The search for the best lower bound stops when a bound equals the value at a sample point.
 
-    No lower bound can be larger.
+    No lower bound of the expression can be larger than a value that the expression takes.
     """
     tried: list[object] = []
     all_of = Elimination._all_of

@@ -213,7 +213,7 @@ def test_sharing_is_quick() -> None:
 
 def test_rounding_up_and_down() -> None:
     assert to_text(simplify(ceil_div(total, W), RANGES)) == "(total - 1) // W + 1"
-    # If s is 0, s - 1 would be negative, which an unsigned division cannot divide.
+    # If s is 0, (s - 1) // W + 1 is wrong in unsigned arithmetic, so ceil_div(s, W) is kept.
     assert simplify(ceil_div(s, W), RANGES) == ceil_div(s, W)
     assert simplify(floor_mod(s + W - 1, W), RANGES) == floor_mod(s + W - 1, W)
     assert to_text(simplify(floor_div(TK * TM - 1, TK), RANGES)) == "TM - 1"

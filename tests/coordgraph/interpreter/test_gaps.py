@@ -29,7 +29,11 @@ def whole(*shape: int) -> np.ndarray:
 
 
 def spread(values: np.ndarray, gaps: tuple[int, int], swap: bool) -> np.ndarray:
-    """A copy of a batch with gaps of NaN; with `swap`, its matrices alternate row by row."""
+    """A copy of a batch of matrices, with gaps of NaN in memory.
+
+    In memory there is one matrix after another, or with `swap` first the row 0 of each matrix,
+    then the row 1 of each, and so on. `gaps`: number of rows and of columns of NaN.
+    """
     axes = (1, 0, 2) if swap else (0, 1, 2)
     extents = [values.shape[axis] for axis in axes]
     memory = np.full((extents[0], extents[1] + gaps[0], extents[2] + gaps[1]), np.nan, np.float32)
@@ -78,7 +82,7 @@ def test_memory_is_laid_out_by_strides(axes: list[tuple[int, int]], contiguous: 
     """In memory, each element of a tensor is at the sum of its indices, each times its stride."""
     shape = tuple(extent for extent, _ in axes)
     strides, least = [], 1
-    # Each stride exceeds the extent of the axes inside, so no two elements share an address.
+    # Each stride is at least the extent of the axes inside, so no two elements share an address.
     for size, more in reversed(axes):
         strides.insert(0, least + (0 if contiguous else more))
         least = strides[0] * size

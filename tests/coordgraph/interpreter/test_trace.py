@@ -231,7 +231,7 @@ def beside(event: object) -> Trace:
         (
             beside(
                 Send(3, 1, (0, 0), readers=10**12)
-            ),  # the check must not allocate an entry for each of the 10^12 readers of a slot
+            ),  # the check must not allocate 10^12 entries, one per reader of a workspace slot
             "workspace slot 1 is written 2 times by workgroups 1, 3, with partial sums of output ",
         ),
         (replace(GOOD, slots=2), "workspace slot 2 is outside 0..1"),

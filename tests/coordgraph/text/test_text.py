@@ -168,7 +168,7 @@ def test_parse_is_exported():
 
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use copies of the registries, so that classes are registered for one test only."""
+    """Copy the registries of operations, dimensions and edges, so new classes last for one test."""
     for module, name, registry in (
         ("control.operations", "OPERATIONS", OPERATIONS),
         ("coordinates.dimensions", "DIMENSIONS", DIMENSIONS),

@@ -1,4 +1,4 @@
-"""Checks trace launches up to a limit of work.
+"""Checks trace small launches of a graph until a limit on the traced events is reached.
 
 Verdicts of checks say how many launches were left out, and how many output tiles lie outside D.
 """
@@ -43,7 +43,11 @@ def test_launches_with_too_many_tiles_are_left_out():
 
 
 def test_a_large_tile_costs_as_much_as_the_unit_tiles_that_it_spans():
-    """One tile of 2^40 rows spans 2^38 tiles of 4 rows, so launches have few rows of D."""
+    """The cost of a launch counts tiles of the smaller shape (4 x 8), also where tiles are larger.
+
+    A tile of 2^40 rows spans 2^38 such tiles. So launches with whole large tiles are left out, and
+    those that are traced have few rows of D.
+    """
     graph = HeterogeneousTiles(small_m=4)(Gemm("bf16").graph((2**40, 8, 4)))
     for launch in small_launches(graph):
         assert -(-launch.values["m"] // 4) * -(-launch.values["n"] // 8) <= MOST_COST

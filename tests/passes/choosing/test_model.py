@@ -60,7 +60,10 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
 
 @pytest.mark.slow
 def test_small_tiles_are_counted_as_the_lowering_divides_them():
-    """The cost model divides small tiles as the lowering does, with the macro tiles' warpgroups."""
+    """The cost model divides small tiles among warpgroups as the lowering does.
+
+    A kernel has as many warpgroups for small tiles as for macro tiles.
+    """
     problem, teams = Gemm("bf16", m=3000, n=5000, k=1000, transpose_b=True), set[tuple[int, int]]()
     for tiling in tilings()[::3]:
         (consumers,) = (name for name, count in CONSUMERS.items() if count == tiling[6])

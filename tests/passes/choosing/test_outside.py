@@ -47,7 +47,7 @@ class RaggedWave(PartlyStreamed):
 
 @dataclass(frozen=True)
 class OwnSplitK(SplitK):
-    """A split-k schedule that lists `variants`, which automatic choice of a plan considers."""
+    """A split-k schedule whose `variants` lists its options that `matmul` may choose."""
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
@@ -109,7 +109,7 @@ def test_a_schedule_from_outside_is_chosen(registered: Any, monkeypatch: pytest.
         for choice in (after, before)
     ]
     assert works[0] < works[1]
-    # The chosen plan can be written as text, lowered and explained like any other.
+    # The chosen plan can be printed and parsed, lowered, and shown by `codegen.explain`.
     assert Plan.parse(str(after.plan)) == after.plan
     open_ = Gemm("bf16", transpose_b=True)
     assert after.plan.lowering.why_not(after.plan.graph(open_)) is None

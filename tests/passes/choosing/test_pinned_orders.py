@@ -132,8 +132,9 @@ def test_a_tile_whose_border_is_inside_a_k_tile_has_another_order():
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("k", [4160, 1920])
 def test_the_columns_of_a_table_agree_with_the_graphs(segments: int, k: int):
-    """For each plan in a table, `SummationOrder.holds` agrees with `why_not` of the plan's graph.
+    """Whether a plan adds along k in a given order is found equally from its options and its graph.
 
+    `SummationOrder.holds` reads the options of plans in a table, `why_not` the graph of one plan.
     k = 1920 is a multiple of both 64 and 128, but split-k divides it at different indices if k
     tiles have 64 and if they have 128 elements.
     """

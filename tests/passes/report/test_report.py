@@ -133,7 +133,10 @@ def test_the_first_view_counts_workgroups_without_work():
 
 
 def test_addresses_of_tiles_of_two_shapes_and_of_a_free_grid():
-    """Each shape has its own path; a number of workgroups that is left out is the simulated one."""
+    """A report derives addresses of A, B and D, for each tile shape and number of workgroups.
+
+    If the call gives no number of workgroups, the derivation uses that of the simulation.
+    """
     shapes = Pipeline.parse("heterogeneous-tiles{small_m=64}")
     for graph in (scheduled(shapes), scheduled(StreamK())):
         every = graph.report(m=2304, n=2304, k=300).data["addresses"]

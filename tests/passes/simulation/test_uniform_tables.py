@@ -128,8 +128,9 @@ REQUESTS = st.lists(
 def test_ranges_are_found_as_by_the_model_of_panels(
     requests: list[tuple[int, int, int, int]], pace: int
 ):
-    """`RangeCache` finds the same misses as `Pieces`, whose key is a panel and a range of k tiles.
+    """Two models of the L2 cache, `RangeCache` and `Pieces`, find the same misses.
 
+    The keys of `Pieces` are pairs of a panel and a range of k tiles.
     Every panel (rows of A or columns of B) has three ranges, numbered 3·panel to 3·panel + 2.
     """
     of_a, of_b = (np.array([r[i] for r in requests]) for i in (0, 1))
