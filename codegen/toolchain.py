@@ -194,7 +194,8 @@ def disassemble(cubin: bytes) -> str:
         done = _run([cuobjdump, "-sass", image], {**os.environ, "PATH": path})
     if done.returncode != 0:
         raise CodegenError(
-            f"{cuobjdump} failed to disassemble a cubin; its output:\n{done.stdout}{done.stderr}"
+            f"{cuobjdump} failed to disassemble a cubin; use the cuobjdump of a CUDA release that "
+            f"is as new as ptxas; its output:\n{done.stdout}{done.stderr}"
         )
     if not done.stdout.strip():
         where = _set_by("cuobjdump")

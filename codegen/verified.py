@@ -1,4 +1,4 @@
-"""Checks a graph before its first build.
+"""Checks a kernel graph by `graph.check()` before its kernel is built for the first time.
 
 A graph that was checked is remembered in the on-disk cache, so a build from the cache pays only for
 a look-up. A graph that only this library's passes made is checked when code is generated for it.

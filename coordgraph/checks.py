@@ -49,7 +49,7 @@ LEVELS = {
     "scheduled": ("well-formed", "tensors", "scheduled"),
     "lowered": ("well-formed", "lowered"),
 }
-"""For each level of a kernel graph, the names of the checks that it must pass."""
+"""For each level, the names of the checks that a kernel graph of this level must pass."""
 
 
 def check(name: str) -> Callable[[Check], Check]:
@@ -77,7 +77,7 @@ def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
     problems, kept = list[str](), kept_results(graph)
     for name in names:
         if name not in CHECKS:
-            raise VerifyError(f"there is no check '{name}'; the checks are {', '.join(CHECKS)}")
+            raise VerifyError(f"there is no check '{name}'; choose one of {', '.join(CHECKS)}")
         function = CHECKS[name]
         if function not in kept:
             kept[function] = (*function(graph),)
@@ -93,7 +93,7 @@ def verify(graph: KernelGraph) -> None:
         VerifyError: a check fails, or the level is unknown.
     """
     if graph.level not in LEVELS:
-        raise VerifyError(f"unknown level '{graph.level}'; the levels are {', '.join(LEVELS)}")
+        raise VerifyError(f"unknown level '{graph.level}'; choose one of {', '.join(LEVELS)}")
     with faults_named("verifying the graph", graph):
         problems = run_checks(graph, LEVELS[graph.level])
     if problems:
@@ -104,8 +104,8 @@ def verify(graph: KernelGraph) -> None:
 def _well_formed(graph: KernelGraph) -> Iterator[str]:
     """Check the names, ids, size rules, tables and symbols of a graph of any level.
 
-    Every id that is named must exist, names must be unique, size rules must hold, and every symbol
-    must have a value.
+    Every id that is named must exist, names must be unique, the size rule of each edge (conditions
+    on the sizes of its operands) must hold, and every symbol must have a value.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     for p in parameters.items:
@@ -129,6 +129,7 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
     """Check that each table reads only earlier tables, and that no table is read out of bounds.
 
+    A table is an array of integers that index expressions read.
     The declaration of a table must guarantee the length and the order of entries that edges and
     searches rely on, because generated code reads tables without bounds checks.
     """

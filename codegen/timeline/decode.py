@@ -31,8 +31,9 @@ HIGH = 32
 NANOSECOND = 1e-9
 TILE, RANGE = FORMS.index("tile"), FORMS.index("range")
 OF_NO_TILE = (Activity.START, Activity.DRAIN, Activity.LOAD)
-"""Activities that belong to no output tile. A record of any other activity that names no tile gets
-the tile of the next record that names one."""
+"""Activities whose records never get the output tile of a later record. A record of any other
+activity that names no tile gets the tile of the next record that names one. (`_join_loads` gives
+tiles to LOAD.)"""
 
 
 def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
@@ -176,7 +177,7 @@ class _Lines:
 
 
 def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
-    """The first k tile and the number of k tiles of each record; -1 if the record names none."""
+    """The first k tile and the number of k tiles that each record names; -1 if it names none."""
     has = code >> 16 & 255 == RANGE
     return np.where(has, rows[:, NUMBERS], -1), np.where(has, rows[:, NUMBERS + 1], -1)
 
@@ -186,7 +187,7 @@ def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Wor
 
     A record that names no tile gets the tile of a later record: the next one of the same threads
     that names a tile. A record without a later tile gets -1, and so does a record whose activity
-    belongs to no tile (`OF_NO_TILE`).
+    is one of `OF_NO_TILE`.
     """
     has = code >> 16 & 255 == TILE
     source = np.where(has, np.arange(len(rows)), len(rows))

@@ -147,7 +147,7 @@ class Timeline:
 
     @cached_property
     def per_processor(self) -> tuple[dict[str, Any], ...]:
-        """For each SM, the times that `summary` describes for this SM alone, as plain data."""
+        """For each SM: its seconds by activity, of fix-up, tail and stalls, as in `summary`."""
         spent = {a: self._seconds(a, ~self.behind) for a in Activity}
         found: list[dict[str, Any]] = []
         for place, number in enumerate(self.processors):
@@ -229,7 +229,7 @@ class Timeline:
 
 
 def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """For each name in the rows, the sum of its values over all rows."""
+    """For each key of the dictionaries `rows`, the sum of its values in all of them."""
     return {name: sum(row[name] for row in rows) for name in (rows[0] if rows else ())}
 
 

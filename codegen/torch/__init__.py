@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Raise AttributeError, with the reason if `name` is a function of `torch.nn.functional`."""
+    """Raise AttributeError; for `scaled_mm` and `scaled_grouped_mm`, say why they are missing."""
     if name in ("scaled_mm", "scaled_grouped_mm"):
         raise AttributeError(
             f"codegen.torch has no {name}, because kernels multiply no 8-bit floating-point types "

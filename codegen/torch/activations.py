@@ -23,7 +23,8 @@ __all__ = ["ACTIVATIONS", "OF_UP", "SUMS", "gated", "gradient", "gradient_of_sum
 SUMS = ("gate_sums", "up_sums")
 """Names of the outputs in which the epilogue `gated(…, kept=True)` stores gate and up."""
 OF_UP = "of_up"
-"""Name of the output in which the epilogue `gradient` stores the gradient of up (in D: of gate)."""
+"""Name of the output in which the epilogue `gradient` stores the gradient of up. It stores the
+gradient of gate in D."""
 BIASES = {"gate_bias": "ln", "up_bias": "ln"}
 
 

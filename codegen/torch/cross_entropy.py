@@ -35,7 +35,7 @@ def cross_entropy(
 
     The kernel of the product reduces each row of logits. The backward pass computes the logits
     again, for a block of classes at a time, and stores the gradients of one block of logits: at
-    most 2^27 elements, or 256 for each token. The result has no second derivative.
+    most 2^27 elements, or 256 for each token if that is more. The result has no second derivative.
 
     Args:
         hidden: (…, k), one row for each token.

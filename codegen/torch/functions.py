@@ -240,7 +240,8 @@ def grouped_mm(
     if mat_a.dim() == mat_b.dim() == 3:
         if offs is not None:
             raise LaunchError(
-                "mat_a and mat_b have three axes, so that nothing is divided; leave out offs"
+                "mat_a and mat_b have three axes, a matrix for each group, so there are no rows or "
+                "columns to divide into groups; leave out offs"
             )
         return product(mat_a, mat_b, False)
     if offs is None:

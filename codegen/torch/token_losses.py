@@ -23,10 +23,11 @@ from coordgraph.epilogue import EpilogueFunction
 __all__ = ["kind_of_losses", "token_loss_gradients", "token_losses"]
 
 BLOCK = 1 << 27
-"""Number of logits whose gradients are stored at a time: 256 MiB of 16-bit elements."""
+"""Largest number of logits whose gradients are stored at a time: 256 MiB of 16-bit elements. With
+many tokens there may be more logits, because a block has at least `COLUMNS` columns."""
 COLUMNS = 256
 """A block of logits whose gradients are stored at a time has a multiple of this number of columns,
-so that its rows are aligned to 16 bytes."""
+so that its rows are aligned to 16 bytes. Only the last block may have another number."""
 
 
 def kind_of_losses(hidden: Tensor) -> torch.dtype:

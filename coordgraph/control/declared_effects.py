@@ -239,7 +239,8 @@ def _(op: tickets.PassTicket) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: tickets.ReadTicket) -> tuple[Effect, ...]:
-    # A shuffle broadcasts the ticket in each warp, so it waits for the loads of all lanes.
+    # A shuffle broadcasts the ticket (a value drawn from an atomic counter) in each warp, so it
+    # waits for the loads of all lanes.
     return (Access(Kind.READ, op.source, 1), Converge())
 
 

@@ -52,7 +52,7 @@ class HopperWalker(CudaWalker):
 
         Args:
             node: the operation; its loop indices select the element.
-            dim: the dimension of the shared memory.
+            dim: the dimension that numbers the elements of the shared-memory allocation.
         """
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
@@ -61,7 +61,7 @@ class HopperWalker(CudaWalker):
 
         Args:
             node: the operation; its loop indices select the element.
-            dim: the dimension of the shared memory.
+            dim: the dimension that numbers the elements of the shared-memory allocation.
             unit: the unit of the result, in bytes.
         """
         index = node.place(dim).values[0] * self._bytes(dim) + self.offsets[dim]
@@ -73,7 +73,7 @@ class HopperWalker(CudaWalker):
 
         Args:
             node: the operation; its loop indices select the operand's first element.
-            dim: the dimension of the operand's shared memory.
+            dim: the dimension that numbers the elements of the operand in shared memory.
             strides: the leading and the stride byte offset (PTX ISA, "Strides").
             row: number of bytes of a swizzled row: 128, 64 or 32.
         """
@@ -137,7 +137,7 @@ class HopperWalker(CudaWalker):
         self.stalled = around
 
     def _narrow(self, index: Expr, node: Node) -> ir.Value:
-        """The value of an index expression, as a 32-bit LLVM integer."""
+        """The value of an index expression at the operation `node`, as a 32-bit LLVM integer."""
         return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
 
     def _map(self, tensor: str, box: tuple[int, ...]) -> ir.Value:
@@ -146,7 +146,7 @@ class HopperWalker(CudaWalker):
         return self.builder.ptrtoint(self.given[map_argument(tensor, number)], I64)
 
     def _written_map(self, node: Node, dim: str) -> ir.Value:
-        """The global-memory address of a tensor map that the kernel itself writes."""
+        """The global address of a tensor map that the kernel writes; `dim`'s index selects it."""
         return self.builder.ptrtoint(self._address(node, dim)[0], I64)
 
     def _map_of(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> ir.Value:
@@ -254,7 +254,7 @@ class HopperWalker(CudaWalker):
         return [self.fragments.slot(name, i, kind) for i in range(parts * first.count)]
 
     def _replace(self, slots: list[ir.AllocaInstr], values: list[ir.Value]) -> None:
-        """Emit stores of `values` to the LLVM `alloca`s of registers."""
+        """Emit a store of each of `values` to its slot, the `alloca` of an accumulator register."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
