@@ -290,7 +290,7 @@ class ApplyFragment(Operation):
 
     @property
     def read_from(self) -> dict[str, str]:
-        """For each tensor in `sources`, the dimension of the tensor or memory that is read."""
+        """For each tensor in `sources`, the dimension that is read: of `memories`, or its own."""
         return dict(zip(self.sources, self.memories or self.sources, strict=True))
 
 

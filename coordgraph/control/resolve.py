@@ -32,7 +32,7 @@ __all__ = ["Node", "resolve"]
 
 NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn")
 """Fields of operations that name dimensions whose indices do not address memory: registers, loop
-indices, phases of mbarriers."""
+indices, phases of mbarriers, and the order in which workgroups use a flag (`turn`)."""
 
 
 @dataclass(frozen=True, eq=False)

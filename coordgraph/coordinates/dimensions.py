@@ -265,7 +265,10 @@ class Stage(_OfTensor):
 
 @dataclass(frozen=True)
 class Selector(Dimension):
-    """The last operand of a `Sunder` edge; its index is the number of the part that is chosen."""
+    """The selector of a `Sunder` edge, which divides an index into parts.
+
+    The index along this dimension is the number of the part that is used.
+    """
 
 
 for _base in ("_OfTensor", "_OfTensorAxis"):

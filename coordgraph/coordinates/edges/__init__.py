@@ -1,6 +1,8 @@
 """The edges of coordinate graphs: coordinate transforms, one class per file.
 
-An edge's class has the formulas, the size rule, the guard and the laws of the coordinate transform.
+An edge's class has the formulas of the coordinate transform in both directions, the size rule
+(which sizes of operands fit), the guard (which indices are not padding), and the laws (identities
+between the formulas, which tests verify).
 """
 
 from coordgraph.coordinates.edges.balance import Balance

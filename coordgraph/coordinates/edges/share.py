@@ -116,7 +116,8 @@ class Share(Edge):
 
     def _border(self, share: Expr) -> Expr:
         """The first index of a share: `share * self.share`, or the tile end that is near to it."""
-        # Expand the index: proofs compare it with results of `derivative`, which are expanded, too.
+        # Proofs compare the border with results of `CoordinateGraph.derivative`, which are
+        # expanded sums, so it is expanded, too.
         border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)
