@@ -220,7 +220,7 @@ class Address:
         return 0 <= self.value < self.length
 
     def as_data(self) -> dict[str, Any]:
-        """The address as plain data for JSON: in elements, except for values under `…bytes`."""
+        """The address as plain data for JSON: in elements; keys that end in `bytes` have bytes."""
         width = self.element_bytes
         return {
             "memory": self.memory,

@@ -1,4 +1,4 @@
-"""Compare two kernel graphs record by record."""
+"""Compare two kernel graphs record by record: each tensor, dimension, edge and so on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Comparison:
         self.printer, self.expression = RecordPrinter(), Expressions()
 
     def changes(self) -> Iterator[Change]:
-        """The changes of all records except operations, in the order of `PARTS`."""
+        """The changes of all records except operations: of parameters, tensors, edges and so on."""
         before, after, write = self.before, self.after, self.printer
         yield from self._problem()
         old, new = before.parameters, after.parameters

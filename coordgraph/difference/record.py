@@ -125,8 +125,8 @@ class Difference:
         renamed: from old id to new id, the dimensions that the second graph has under another id.
         reordered: whether equal dimensions or edges are declared in another order, which changes
             the text of the graph but no index.
-        logs: the logs of the first and of the second graph if they differ, else None. Graphs that
-            differ only in their logs count as equal.
+        logs: the passes that were applied to the first and to the second graph, if they differ,
+            else None. Graphs that differ only in their logs count as equal.
     """
 
     changes: tuple[Change, ...] = ()

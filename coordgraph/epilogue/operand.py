@@ -104,7 +104,7 @@ class Operand:
 
     @classmethod
     def parse(cls, text: str) -> Operand:
-        """Parse the text form of an operand, as `text` writes it.
+        """Parse the text form of an operand, such as `bias: n f32`, which `Operand.text` writes.
 
         Raises:
             VerifyError: the text is not the text form of an operand.

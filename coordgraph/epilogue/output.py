@@ -78,7 +78,7 @@ class Output:
 
     @classmethod
     def parse(cls, text: str, value: Argument) -> Output:
-        """Parse the text form of a declaration, as `text` writes it.
+        """Parse the text form of an output's declaration, which `Output.text` writes.
 
         Args:
             text: the text of the declaration.

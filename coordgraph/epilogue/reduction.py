@@ -85,7 +85,7 @@ RUNNING: dict[str, Running] = {
         lambda on, state: on("add", state[0], on("log", state[1])),
     ),
 }
-"""For each reduction, by name: the reduction as a running state."""
+"""For each reduction, by name: how to reduce parts of a row and merge the results (`Running`)."""
 IDENTITIES = {name: running.identity[0] for name, running in RUNNING.items()}
 """For each reduction, its result for an empty set of elements."""
 
