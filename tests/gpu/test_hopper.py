@@ -193,7 +193,9 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
 
 
 class Lane:
-    """A CUDA stream with its own problem; `wrong` counts D's elements that differ from the first D.
+    """A CUDA stream with a problem of its own.
+
+    `wrong` counts elements of D that differ from the first launch's D, over all launches.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -1,5 +1,4 @@
-"""`graph.explain` derives the indices that the graph's edges compute, for all edges and schedules.
-"""
+"""`graph.explain` derives the indices that a graph's edges compute, for all edges and schedules."""
 
 from __future__ import annotations
 
