@@ -1,7 +1,7 @@
-"""Schedules that no `Pass.variants` lists; most are chosen only after a measurement.
+"""Schedules beside those that the cost model always compares; most must be measured first.
 
-The work counters of these schedules are kept in `work_counters.json`, with the counters of the
-schedules that passes list in `Pass.variants`.
+The schedules that the cost model always compares are returned by `Pass.variants`. Counters of the
+work of all these schedules (iterations, partial sums and so on) are kept in `work_counters.json`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Work`: for each plan of a table, the iterations, stores and partial sums of workgroups."""
+"""`Work`: the most iterations, stores and partial sums of one workgroup, for each kernel plan."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class Work:
 
     @property
     def small(self) -> Column:
-        """Largest number of small tiles that one workgroup stores."""
+        """Largest number of small tiles (parts of a macro tile) that one workgroup stores."""
         return self.rounds * self.counts.small_ends
 
     @property
     def streamed(self) -> Column:
-        """Largest number of iterations of a workgroup in loops that may compute part of a tile."""
+        """Largest number of iterations of one workgroup in loops over segments of k ranges."""
         return self.rounds * self.counts.streamed
 
     @property
@@ -113,7 +113,7 @@ class Work:
 
 
 def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
-    """The work counts of every plan; plans with equal schedules and inputs are counted once.
+    """The work counts of every plan, counted once for plans with equal schedule and sizes.
 
     Args:
         t: problems and plans.
@@ -134,8 +134,9 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
         if inputs not in distinct:
             distinct[inputs] = _distinct(np.stack([columns[name] for name in inputs]))
         first, number = distinct[inputs]
-        # `wanted`: mask of the distinct inputs that belong to plans with this schedule. Work is
-        # counted once for each of these inputs, for all plans that have the input.
+        # `first` has one plan for each set of plans with equal inputs of the work counter (numbers
+        # of tiles, k tiles and workgroups). `wanted` masks the sets with a plan of this schedule;
+        # the work is counted once for each such set.
         wanted = np.zeros(len(first), bool)
         wanted[number[rows]] = True
         counts = counter.columns(*(columns[name][first[wanted]] for name in inputs))

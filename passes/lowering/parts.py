@@ -46,7 +46,8 @@ def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
     Args:
         c: the coordinate graph under construction.
         tiling: the tiles of one shape.
-        inner: number of columns of one part that are multiplied before columns of the next part.
+        inner: number of columns of one part of B (the columns of one sum) that are multiplied
+            before columns of the next part.
 
     Returns:
         A copy of `tiling` in which B's index along n counts the columns of all parts in this

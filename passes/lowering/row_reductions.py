@@ -111,7 +111,7 @@ class RowReductions:
             self._add_memory()
 
     def _add_memory(self) -> None:
-        """Add the shared memory of every output, and its edges to rows and warps."""
+        """Add shared memory for each output's partial results, with edges to rows and warps."""
         c, layout, count = self.c, self.layout, prod(self.layout.counts)
         rows = c[layout.row].fixed_size
         c.add(Unroll(self.warp, Integer(count), note="warps that divide the columns"))
@@ -161,7 +161,13 @@ class RowReductions:
         return equal(lane, 0)
 
     def _store(self, outputs: list[Output], condition: Boolean, *before: Operation) -> Body:
-        """Let one thread for each row write the row's results to the tensors of the outputs."""
+        """Let one thread for each row write the row's results to the tensors of the outputs.
+
+        Args:
+            outputs: the outputs that reduce rows.
+            condition: true in the threads that write.
+            before: operations that these threads execute before they write.
+        """
         stores = (
             at(
                 {self.tiling.index(o.name, 1): 0},
@@ -172,7 +178,7 @@ class RowReductions:
         return (If(condition, (*before, *map(self._each, stores))),)
 
     def _over_warps(self, outputs: list[Output]) -> Body:
-        """Combine the results of warps through shared memory, in the order of the warps.
+        """Combine the warps' reductions of each row through shared memory, in the order of warps.
 
         The second barrier orders the reads of a tile before the writes of the next tile.
         """

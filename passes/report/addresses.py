@@ -33,7 +33,8 @@ def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
 
     Returns:
         A dict for each index, in the order in which operations use them: the dimension (`name`),
-        the `operation`, the `derivation` as plain data, and a `note` if something failed.
+        the `operation`, the `derivation` as plain data, and, if the derivation or its example
+        failed, the error message as `note`.
     """
     if graph.level == "scheduled":
         wanted = [*_tensors(graph)]
@@ -103,7 +104,7 @@ def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _known(node: Node) -> dict[str, Any]:
-    """The indices that are known at an operation, by dimension; None if an index is no number."""
+    """Each index that is known at an operation, as a number; None if it is not constant there."""
     known = node.scope.known.items()
     return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
 
@@ -136,8 +137,9 @@ def _small(dimension: Dimension) -> int:
     """Choose a small index along a dimension, for an example.
 
     The index is `EXAMPLE`, or the dimension's largest index if that is less. But the index is 0 for
-    warps and other hardware coordinates except workgroups and threads, for the selector of an edge,
-    and for a dimension whose size depends on the launch; it is 1 for a dimension without a size.
+    warps and other hardware coordinates except workgroups and threads, for a coordinate that
+    selects one part of a dimension (`Selector`), and for a dimension whose size depends on the
+    launch; it is 1 for a dimension without a size.
     """
     if isinstance(dimension, Workgroup):
         return EXAMPLE

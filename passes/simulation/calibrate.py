@@ -49,7 +49,7 @@ smaller steps are less reliable. MOST_ROUNDS: largest number of steps of the fit
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured launches, to which a machine is fitted.
+    """Measured launches, to which the constants of a `Machine` (model of a GPU) are fitted.
 
     Args:
         launches: the launches.

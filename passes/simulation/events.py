@@ -135,7 +135,8 @@ class Times:
         entered, started = np.frombuffer(self.entered), np.frombuffer(self.started)
         left, ended = np.frombuffer(self.left), np.frombuffer(self.ended)
         kept = np.zeros(2 * (len(s) + s.workgroups), bool)
-        # (rows, begin, end, activity, whether a row has the number of its step; None for no step)
+        # (rows, begin, end, activity, mask of the rows that belong to a step: True for all, None
+        # for no row)
         groups = (
             (starts, started, entered, Activity.START, None),
             (pauses, before, begin_of_step, np.where(waits, Activity.WAIT, Activity.TURN), waits),
@@ -209,5 +210,5 @@ class Times:
 
 
 def _zeros(count: int) -> array[float]:
-    """A column of times. Python reads and writes its numbers faster than those of numpy arrays."""
+    """An array of `count` zeros, whose elements Python accesses faster than those of numpy."""
     return array("d", bytes(8 * count))

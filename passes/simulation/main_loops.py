@@ -61,8 +61,8 @@ class MainLoops:
         steps: the index of each main loop's step among all steps, ascending.
         tiling: the number of the tile shape.
         first, count: the first k tile, and the number of k tiles.
-        panel_a, panel_b: the numbers of the first panel of A and of the first panel of B.
-        span_a, span_b: the numbers of panels of A and of B that the main loop reads.
+        panel_a, panel_b: the indices of the first panel of A and of B that the main loop reads.
+        span_a, span_b: how many panels of A and of B the main loop reads.
         asked_a, asked_b: bytes of A and of B that are requested per k tile.
         bytes_a, bytes_b: bytes of A and of B that are read from DRAM per k tile if the L2 cache has
             none of them.
@@ -119,8 +119,8 @@ class MainLoops:
     def requests(self) -> tuple[NDArray[Any], ...]:
         """What the main loops read and store, as columns with an element for each main loop.
 
-        The columns: the numbers of the first panel of A and of B (the part that one row or column
-        of output tiles reads); the numbers of panels of A and of B; the first k tile and the one
+        The columns: the indices of the first panel of A and of B (the part that one row or column
+        of output tiles reads); how many panels of A and of B are read; the first k tile and the one
         after the last; and, per k tile, the bytes of A and of B requested from the L2 cache, the
         bytes of A and of B read from DRAM without the cache, and the bytes of D stored.
         """

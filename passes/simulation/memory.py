@@ -75,7 +75,8 @@ class Cache:
             at = _same(before, first, stop)
             if at >= 0:
                 evicted = volume - before[at][2] >= self.capacity
-                # If the read `at` was evicted and no older one is known, no k tile is cached.
+                # If what this read loaded was evicted, and it is the oldest read in `before`, none
+                # of the requested k tiles is cached.
                 if not evicted or at == 0:
                     del before[at]
                     before.append((first, stop, volume, slot))

@@ -28,8 +28,8 @@ paces of further sets are computed each time."""
 Loop = tuple[float, int, int, float, float, int]
 """Type of a running main loop: the value of its tile shape's iteration counter (`Sharing._clocks`)
 at which the main loop ends, workgroup, step, bytes requested from the L2 cache per k tile, bytes
-read from DRAM per k tile, and its part of `Sharing._key`. Main loops that end at the same time do
-so in the order of their workgroups."""
+read from DRAM per k tile, and the integer that it adds to the sum `Sharing._key`. Main loops that
+end at the same time do so in the order of their workgroups."""
 
 
 class Paces:

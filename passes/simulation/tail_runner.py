@@ -170,5 +170,5 @@ class TailRunner:
 
 
 def _integers(values: NDArray[np.int64]) -> array[int]:
-    """A column of integers, of which Python reads single ones faster than of a numpy array."""
+    """`values` as an `array.array`, whose elements Python reads faster than those of numpy."""
     return array("q", values.astype(np.int64).tobytes())

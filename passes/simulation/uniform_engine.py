@@ -69,9 +69,9 @@ class UniformEngine:
         self.times = Times(tables.steps)
         firsts = np.append(0, np.flatnonzero(last)[:-1] + 1)
         self.firsts: list[int] = firsts.tolist()
-        """For each workgroup, its first main loop."""
+        """For each workgroup, the number of its first main loop."""
         self.workgroup: list[int] = (np.cumsum(last) - last).tolist()
-        """For each main loop, its workgroup."""
+        """For each main loop, the number of the workgroup that executes it."""
         self.slot = [*range(min(self.slots, len(firsts)))]
         """For each workgroup that has started, the slot (SM) on which the workgroup runs."""
         self.previous = [NONE] * len(self.slot)
@@ -86,8 +86,8 @@ class UniformEngine:
         self.tails = TailRunner(tables, self.times, self.timers, self.slot, len(firsts))
         self.began, self.ended = [0.0] * len(last), [0.0] * len(last)
         self.outcomes = [0] * len(last)
-        """For each main loop: when it begins and ends, and its outcome: which of its operands the
-        L2 cache holds (see `Outcomes`)."""
+        """outcomes: for each main loop, which of its operands the L2 cache holds, as a number (see
+        `Outcomes`). began, ended: for each main loop, when it begins and when it ends."""
 
     def run(self) -> Events | None:
         """Run until all workgroups have ended.

@@ -55,7 +55,8 @@ class Outcomes:
         asked, read: for each outcome, bytes that are requested from the L2 cache and read from DRAM
             per k tile.
         read_a, read_b: for each outcome, bytes of A and of B that are read from DRAM.
-        keys: for each outcome, its part of the argument `key` of `Paces.compute`.
+        keys: for each outcome, the integer that a running main loop with this outcome adds to the
+            argument `key` of `Paces.compute`.
     """
 
     base: bytes

@@ -430,8 +430,8 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
             if not isinstance(part, Lt) or (right - left + symbol - first).expand() != 0:
                 raise PassError(
                     f"loops over '{index}' cannot be clipped to the condition {part}, which is no "
-                    f"upper bound of '{index}'; connect the axis by edges whose guards are upper "
-                    "bounds"
+                    f"upper bound of '{index}'; connect axis {axis} of {tensor} by edges whose "
+                    "guards are upper bounds"
                 )
             ends.append(first.expand())
     size = coordinates.size(index)

@@ -183,7 +183,7 @@ class _Lowering:
                         yield op
 
     def _loop(self, op: For | DynamicFor, scope: Scoped) -> Operation:
-        """A loop whose body is lowered."""
+        """A copy of the loop `op` in which operations on tiles are lowered."""
         if isinstance(op, DynamicFor):
             _, inside = scope.enter_dynamic(op)
             return op.with_body(*self.body(op.body, inside))

@@ -190,10 +190,11 @@ class WarpGrid:
 def order_of_sums(gemm: GemmProblem) -> tuple[str, int]:
     """Choose the register coordinate that numbers the sums of one element of D.
 
-    If B's rows are contiguous and adjacent columns belong to different parts of B, columns are
-    multiplied in their order in memory. Then copies to shared memory can be wide, but a thread
-    stores single elements of D. Otherwise 8 columns of one part are multiplied before 8 columns of
-    the next part, and a thread stores pairs of elements.
+    A part of B is the columns from which one sum is computed. If B's rows are contiguous and
+    adjacent columns belong to different parts, columns are multiplied in their order in memory.
+    Then copies to shared memory can be wide, but a thread stores single elements of D. Otherwise 8
+    columns of one part are multiplied before 8 columns of the next part, and a thread stores pairs
+    of elements.
 
     Returns:
         (coordinate, number of columns of one part that are multiplied one after another); ('', 0)

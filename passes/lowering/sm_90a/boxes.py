@@ -179,7 +179,9 @@ class BoxedOperand(Operand):
         width, shared = self.box(c), self._sharers
         few = FEW_ROWS_OF_SEVERAL if self.several else FEW_ROWS
         alike = extent // sharers
-        if self.sums > 1:  # a box is one range in memory, so it has columns of one sum only
+        # The columns of each sum of the epilogue are a range of their own in memory, so a box has
+        # columns of one sum only.
+        if self.sums > 1:
             alike = gcd(alike, self.division.columns // self.sums)
         high = _rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width

@@ -1,9 +1,9 @@
 """Gathered rows of A: two warps of the producer's warpgroup copy them to the ring of stages.
 
-TMA loads boxes of adjacent rows, so it cannot load rows that a table numbers. Two warps beside the
-producer warp, the *gatherers*, copy these rows by `cp.async`, 16 bytes at a time, to the swizzled
-addresses to which TMA would copy them. The gatherers execute the same loops over tiles as the
-producer, which loads B by TMA.
+TMA loads boxes of adjacent rows, so it cannot load rows whose indices a table lists. Two warps
+beside the producer warp, the *gatherers*, copy these rows by `cp.async`, 16 bytes at a time, to the
+swizzled addresses to which TMA would copy them. The gatherers execute the same loops over tiles as
+the producer, which loads B by TMA.
 
 A stage is full when TMA has written B, and every thread of the gatherers has written its part of A.
 wgmma reads shared memory through the async proxy, and `cp.async` writes it through the generic
@@ -82,7 +82,7 @@ class Gatherers:
 
     @staticmethod
     def needed_by(graph: KernelGraph) -> bool:
-        """Whether a table numbers the rows of A, so that TMA cannot load them."""
+        """Whether a table lists the indices of A's rows, so that TMA cannot load them."""
         return bool(table_of_rows(graph, "A"))
 
     @property

@@ -174,9 +174,9 @@ class LowerToHopper(Pass):
             )
         if CONSUMERS[self.consumers] > 1 and SHARE in graph.coordinates:
             return (
-                f"consumers={self.consumers} cannot finish shares of a tile, which all warpgroups "
-                "of a workgroup do together; choose consumers=cooperative or a reduction other "
-                "than scatter"
+                f"consumers={self.consumers} cannot compute a tile with reduction=scatter, for "
+                "which all warpgroups of a workgroup must work on one tile; choose "
+                "consumers=cooperative or another reduction"
             )
         if not 0 <= self.vector <= STORED_CHUNK or self.vector & (self.vector - 1):
             return (

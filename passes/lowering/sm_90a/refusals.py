@@ -51,9 +51,9 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
         )
     step = max(least, division.instruction.columns)
     if across_k(gemm, division.right) and (division.columns < right or gemm.parts_in_rows):
-        # If several wgmma instructions divide the columns, or B has stacked parts, the columns of
-        # each instruction or part must begin where a TMA box begins. Those of a single instruction
-        # always do, even if they end inside a box.
+        # If several wgmma instructions divide the columns, or the columns of the epilogue's sums
+        # are stacked parts of B, the columns of each instruction or part must begin where a TMA box
+        # begins. Those of a single instruction always do, even if they end inside a box.
         parts_of = gemm.sums if gemm.parts_in_rows else 1
         step = max(step, parts_of * LEAST_ROW_BYTES // division.kind.bytes)
     if division.columns % step:
@@ -112,9 +112,9 @@ def no_team(divisions: Sequence[Division]) -> str | None:
 
 
 def table_of_rows(graph: KernelGraph, tensor: str) -> str:
-    """The name of the table that gives the numbers of a tensor's rows or columns; '' if none does.
+    """The name of the table that lists which rows or columns of a tensor are read; '' if none does.
 
-    TMA copies boxes of adjacent rows, so it cannot copy a tensor whose rows a table numbers.
+    TMA copies boxes of adjacent rows, so it cannot copy rows whose indices a table lists.
     """
     axes = graph.coordinates.of_kind(SubDimension, tensor=tensor)
     below = (edge for axis in axes for edge in graph.coordinates.edges_below(axis))
@@ -122,11 +122,11 @@ def table_of_rows(graph: KernelGraph, tensor: str) -> str:
 
 
 def no_boxes(graph: KernelGraph) -> str | None:
-    """Why B cannot be loaded; None if it can: TMA loads B, and loads A unless rows are gathered."""
+    """Why TMA cannot load B, None if it can. A is not checked: warps can gather its rows."""
     if table := table_of_rows(graph, "B"):
         return (
-            f"the table '{table}' numbers the rows of B, and TMA loads boxes of adjacent rows; use "
-            "LowerToTensorCores, or gather the rows before the product"
+            f"the table '{table}' lists the rows of B to read, and TMA loads boxes of adjacent "
+            "rows; use LowerToTensorCores, or gather the rows before the product"
         )
     return None
 

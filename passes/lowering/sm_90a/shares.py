@@ -42,8 +42,8 @@ def scatter(
     cut_otherwise(c, c[pieces.vector].fixed_size)
     c.connect(Flatten((own("acc.m"), own("acc.p"), own("acc.n")), SHARE))
     c.connect(PassThrough(pieces.vector, SHARE))
-    # `no_sums` accepts several sums of an element only if they are adjacent registers, which are
-    # then in the same share.
+    # `no_sums` refuses an epilogue if the sums of one element of D are not adjacent registers, so
+    # all sums of an element are in the same share.
     part = own("acc.pair") if SUM in c else ""
     share = Accumulator(c, (own("acc.half"),), own("acc.pair"), name, division.barrier, part)
 

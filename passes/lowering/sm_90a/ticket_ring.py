@@ -37,8 +37,8 @@ from passes.lowering.ticket_exchange import SHARED, TICKET, fetched, taken_by, w
 __all__ = ["TicketRing"]
 
 RING = Ring("ticket", "ticket.stage", "ticket.full", "ticket.empty")
-"""The ring of words through which tickets (numbers of output tiles) are passed; its steps are the
-tickets of a workgroup."""
+"""The ring of words through which tickets (numbers of output tiles) are passed; each ticket of a
+workgroup is one step of the ring."""
 SLOTS = 2
 """Number of words of the ring of tickets: the producer may be this many tiles ahead of the
 consumers, which matters if tiles have few k tiles."""
@@ -130,7 +130,7 @@ class TicketRing:
         """Put the body of the dynamic loop, without its `TakeTicket`, into a `Scope`.
 
         In ping-pong kernels, one warpgroup executes the operations in the scope for each tile, but
-        all warpgroups read the number of the next tile (ticket) after it.
+        all warpgroups then read the number of the next tile (ticket).
 
         Args:
             body: the operations with the loop.

@@ -75,7 +75,7 @@ def divided_tiles(
         stages: number of stages of the ring.
         stores: for tiles of each shape, how TMA stores D; empty to store D from registers.
         maps: the tensor maps that the kernel writes itself.
-        gatherers: the warps that gather rows of A, if a table numbers A's rows.
+        gatherers: the warps that gather rows of A, if a table lists the rows' indices.
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
@@ -114,9 +114,9 @@ def divided_tiles(
 def _ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Division:
     """A copy of `division` whose tiles of B have their columns in the order for wgmma.
 
-    If the epilogue has one sum, the order does not change. If it has several and the parts of B's
-    columns are interleaved, columns keep their order in memory. If the parts are stacked, each
-    wgmma instruction multiplies equally many columns of every part.
+    If the epilogue has one sum, the order does not change. Of several sums, each has its own part
+    of B's columns. If the parts are interleaved, columns keep their order in memory. If they are
+    stacked, each wgmma instruction multiplies equally many columns of every part.
     """
     inner = 1 if gemm.parts == "interleaved" else division.columns // gemm.sums
     return replace(division, tiling=ordered_columns(c, division.tiling, inner))

@@ -191,7 +191,7 @@ def multiplies(op: Operation) -> bool:
 
 
 def _ring_steps(op: Operation) -> Body:
-    """Operations that count the ring steps of `op`, for warpgroups that do not execute `op`."""
+    """Advance the ring's step counter as `op` does, in warpgroups that do not execute `op`."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not moves(op):
