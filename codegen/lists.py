@@ -21,7 +21,7 @@ __all__ = ["empty", "offsets", "pack", "unpack"]
 Shape = tuple[int, int]
 """Rows and columns of a matrix."""
 LIBRARIES = ("numpy", "torch", "cupy")
-"""The array libraries whose arrays can be packed."""
+"""The libraries whose matrices `pack` can copy into one vector."""
 
 
 def pack(matrices: Sequence[Any]) -> Any:
@@ -133,7 +133,7 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
 
 
 def _step(like: Any) -> int:
-    """The number of elements of which the leading dimension of packed matrices is a multiple."""
+    """The leading dimension of each packed matrix is a multiple of this number of elements."""
     return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
 
 

@@ -15,7 +15,7 @@ __all__ = ["FOLDER", "MOST_FILES", "write_diagrams"]
 FOLDER = "diagrams"
 """The folder of diagrams inside the cache directory."""
 MOST_FILES = 400
-"""The largest number of diagram files in the folder; the oldest are deleted."""
+"""The largest number of diagram files in the folder; if there are more, the oldest are deleted."""
 LONGEST_NAME, DIGEST_LETTERS = 80, 10
 PARTS = ("coordinates", "control")
 

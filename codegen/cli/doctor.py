@@ -35,8 +35,8 @@ FEATURES = (
     *("neon", "fullfp16", "bf16", "sve"),
 )
 SIZES = (150, 140, 256)
-"""m, n and k of the checked products. m and n are not multiples of the default tile, so tiles at
-the border of D are partly padding."""
+"""m, n and k of the products that `coordgraph doctor` computes to test targets. m and n are not
+multiples of the default tile, so tiles at the border of D are partly padding."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """For each family of matrix instructions: the oldest architecture whose fastest one it is."""
+    """For each family of matrix instructions: the oldest architecture that has no faster family."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

@@ -55,7 +55,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def notes(error: BaseException) -> tuple[str, ...]:
-    """The notes of an error, such as the name of the file or the path of the reproducer."""
+    """The notes added to an exception, such as the name of the file that was read."""
     return tuple(getattr(error, "__notes__", ()))
 
 

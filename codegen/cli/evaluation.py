@@ -35,7 +35,7 @@ class Answer:
     name: str
     solution: Solution
     value: Expr
-    """The expression after the values of parameters are substituted."""
+    """The coordinate's expression, after the given values of parameters are substituted."""
     guard: Any
 
     @property

@@ -70,7 +70,7 @@ def explain_index(
 
 
 def print_derivation(found: Derivation) -> None:
-    """Print the steps of a derivation, in colours on a terminal."""
+    """Print the steps by which an index or an address is derived, in colours on a terminal."""
     from coordgraph.derivation.report import lines
 
     console = stdout()
@@ -104,4 +104,4 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"--at {name}: '{text}' is not a whole number") from None
+        raise typer.BadParameter(f"--at {name}: '{text}' is not a whole number; give one") from None

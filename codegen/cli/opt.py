@@ -145,7 +145,10 @@ class _Watch:
 
 
 def _keep(reproducer: str, folder: Path | None) -> Path:
-    """Write a reproducer to `folder` or, if that is None, to a temporary file; return the path."""
+    """Write the text `reproducer`, a graph and passes that fail, to a file; return its path.
+
+    The file is in `folder` or, if that is None, is a temporary file.
+    """
     if folder is not None:
         path = folder / REPRODUCER
         path.write_text(reproducer, encoding="utf-8")

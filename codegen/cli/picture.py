@@ -148,7 +148,10 @@ def _rows(count: int) -> Iterator[int | None]:
 
 
 def _bar(trace: Trace, workgroup: int, busiest: int) -> Text:
-    """The row of a workgroup; the width of a segment is in proportion to its iterations."""
+    """The row of a workgroup; the width of a segment is in proportion to its iterations.
+
+    `busiest`, the number of iterations of the busiest workgroup, fills the whole width.
+    """
     bar, done = Text(), 0
     if not trace.iterations[workgroup]:
         return Text("idle", "dim")

@@ -166,7 +166,7 @@ class Products:
 
     @property
     def offsets(self) -> Array | None:
-        """The argument `offsets` of a kernel for groups; None if the problem has no groups."""
+        """A kernel's argument `offsets`: the index where each group begins; None without groups."""
         axes = self.problem.groups
         if not axes:
             return None
@@ -174,7 +174,7 @@ class Products:
         return rows if len(axes) > 1 else rows[0]
 
     def tables(self) -> dict[str, list[int]]:
-        """The tables of offsets that a kernel for groups reads, by name."""
+        """By table name: the indices where groups begin along an axis, and where the last ends."""
         axes = self.problem.groups
         if len(axes) == 1:
             return {OFFSETS: self._starts(axes)}

@@ -132,7 +132,7 @@ def _diagrams(made: Scheduled, folder: Path | None) -> dict[str, Path]:
 
 @dataclass
 class _Done:
-    """The results of `coordgraph run`."""
+    """What `coordgraph run` reports: kernel, compile time, launches, trace, check and diagrams."""
 
     made: Scheduled
     products: Products

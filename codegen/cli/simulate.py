@@ -78,7 +78,7 @@ def simulate_command(
 
 
 def _problem(made: Scheduled, products: Products) -> dict[str, Any]:
-    """The problem and the schedule as plain data."""
+    """The simulated problem and its schedule as plain data, for --json."""
     return {
         "products": products.shapes,
         "pipeline": made.title,
@@ -87,7 +87,7 @@ def _problem(made: Scheduled, products: Products) -> dict[str, Any]:
 
 
 def _print(made: Scheduled, products: Products, s: Simulation, events: Path | None) -> None:
-    """Print the summary and the timeline."""
+    """Print the summary and the timeline of a simulated launch."""
     from codegen.cli.gantt import gantt
 
     console = stdout()
@@ -106,7 +106,7 @@ def _print(made: Scheduled, products: Products, s: Simulation, events: Path | No
 
 
 def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
-    """The lines of the summary, each with a label and a text."""
+    """The summary of a simulated launch: a label and a text for each line."""
     total = s.slots * s.makespan
     parts = [
         f"{name} {seconds / total:.1%}"

@@ -27,7 +27,8 @@ class Stage:
 
     Args:
         number: the number of passes that were applied, where lowering counts as one.
-        name: `problem` or `start`, the text of the last pass, or `lowered`.
+        name: the text of the last pass; `lowered` after lowering; before the first pass `problem`,
+            or `start` if the graph has a schedule already.
         graph: the graph.
     """
 

@@ -16,7 +16,7 @@ __all__ = ["cpu_name", "describe_target", "resolve", "runnable", "settled_workgr
 
 
 def resolve(target: str, dtype: str) -> str:
-    """`target` itself; for `native`, the best target of this machine for the element type."""
+    """`target`; for `native`, GPU 0's architecture, or `cpu` if no GPU multiplies `dtype`."""
     if target != "native":
         return target
     from codegen.api import native_target

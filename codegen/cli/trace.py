@@ -146,7 +146,7 @@ def _as_data(
     checked: Check | None,
     output: Path,
 ) -> dict[str, Any]:
-    """The results for --json, as plain data."""
+    """The results of `coordgraph trace` as plain data, for --json."""
     from dataclasses import asdict
 
     return {
@@ -162,7 +162,7 @@ def _as_data(
 def _print(
     made: Scheduled, products: Products, t: Timeline, checked: Check | None, output: Path
 ) -> None:
-    """Print the summary and the timeline."""
+    """Print the summary and the timeline of a measured launch."""
     from codegen.cli.gantt import gantt
 
     console, what = stdout(), _what(t)
@@ -217,7 +217,7 @@ def _per_slot(t: Timeline, what: str) -> Table:
 
 
 def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, str]]:
-    """The summary as (label, text) pairs, one for each line."""
+    """The summary of a measured launch: a label and a text for each line."""
     summary = t.summary()
     seconds, total = summary["slot_seconds"], t.lanes * t.makespan * len(t.processors)
     if not total:

@@ -175,7 +175,7 @@ class Walker:
         return number * width
 
     def sums_of(self, node: Node, op: ApplyFragment) -> dict[str, int]:
-        """For each sum of an epilogue stage, by name: the number of its first register.
+        """For each accumulated sum that `op` reads, by name: the number of its first register.
 
         A sum has `op.width` consecutive registers. The i-th sum has index i along `op.part`.
         """

@@ -21,11 +21,11 @@ NO_SIZES = """    if (count > 1) {
 """
 """C++ code that refuses sizes on the command line, for kernels whose sizes are all constants."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
-"""The sizes that the example uses if the command line gives none."""
+"""The sizes that the exported example program uses if its command line gives none."""
 
 
 def example(recipe: Recipe) -> str:
-    """The text of `example.cpp`."""
+    """The text of `example.cpp`, a program that runs and checks an exported kernel."""
     free = [axis for axis in DEFAULT_SIZES if any(p.name == axis for p in recipe.given)]
     return filled(
         "example.cpp.in",
@@ -45,7 +45,7 @@ def example(recipe: Recipe) -> str:
 
 
 def makefile(recipe: Recipe) -> str:
-    """The text of the `Makefile`."""
+    """The text of the `Makefile` that compiles the example program of an exported kernel."""
     return filled("Makefile.in", name=recipe.name)
 
 
@@ -77,7 +77,7 @@ def _sizes(recipe: Recipe, free: list[str]) -> Iterator[str]:
 
 
 def _count(tensor: Tensor, recipe: Recipe) -> str:
-    """The number of elements of a tensor without gaps, as a C++ expression in the sizes."""
+    """The number of elements of a tensor's array, which has no gaps, as a C++ expression."""
     axes = recipe.gemm.axes.get(tensor.name, "")
     batch = ["batches"] if recipe.gemm.batched and recipe.gemm.is_apart(tensor.name) else []
     return " * ".join([*batch, *axes]) or "1"
@@ -115,7 +115,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _verified(recipe: Recipe) -> dict[str, str]:
-    """Texts for the placeholders of `verification.cpp.in`, which compares D with host sums."""
+    """Placeholder texts of `verification.cpp.in`, C++ that recomputes elements of D on the host."""
     gemm = recipe.gemm
     result = dtype(gemm.out_dtype or gemm.dtype)
     batch_b = "batch * k * n" if gemm.batched and gemm.is_apart("B") else "0"

@@ -108,8 +108,8 @@ def export(
     )
     if recipe.timed:
         raise CodegenError(
-            "a kernel with a timeline cannot be exported, because no program reads its records; "
-            "compile it without timeline"
+            "a kernel with a timeline cannot be exported, because exported C functions do not "
+            "read its records; compile it without timeline"
         )
     contents = {
         f"{name}.cubin": report.cubin,

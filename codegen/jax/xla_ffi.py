@@ -26,7 +26,8 @@ API_VERSION = (0, 1)
 
 XLA refuses a handler whose version is older than the oldest version that XLA still supports."""
 METADATA = 1
-"""XLA_FFI_Extension_Metadata: XLA asks a handler for its version and traits, and runs nothing."""
+"""XLA_FFI_Extension_Metadata: the type number of the extension of a call frame by which XLA asks a
+handler for its version and traits. Such a call runs nothing."""
 EXECUTE = 3
 """XLA_FFI_ExecutionStage_EXECUTE: the stage in which a handler launches its work."""
 SCALAR, STRING = 3, 4
@@ -97,7 +98,7 @@ argument is a pointer to a structure. The result is a pointer to an error, or NU
 
 @dataclass(frozen=True)
 class Buffer:
-    """An array of a call, row-major without gaps.
+    """An array that XLA passes to a foreign function, row-major without gaps.
 
     Args:
         pointer: the address of the first element, in the memory of the call's device.
@@ -133,7 +134,7 @@ class Call:
 
     @cached_property
     def attributes(self) -> dict[str, bool | str]:
-        """The attributes by name; only booleans and strings are supported."""
+        """The attributes of the XLA call, by name; only booleans and strings are supported."""
         given, found = self._frame.attributes, dict[str, bool | str]()
         for i in range(given.size):
             name = _text(_item(_Text, given.names, i))

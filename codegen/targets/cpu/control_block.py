@@ -37,54 +37,54 @@ __all__ = [
 ]
 
 NEXT = 0
-"""Index of the word that counts the workgroups that threads have taken."""
+"""Index of the control block's word that counts the workgroups that threads have taken."""
 STOPPED = 8
-"""Index of the word that is not 0 once the launch must end early."""
+"""Index of the control block's word that is not 0 once the launch must end early."""
 LIVE = 16
-"""Index of the word that counts the threads that have not finished."""
+"""Index of the control block's word that counts the threads that have not finished."""
 WAITING = 17
-"""Index of the word that counts the threads that wait for a flag."""
+"""Index of the control block's word that counts the threads that wait for a flag."""
 EPOCH = 18
-"""Index of the word that counts the waits that have ended."""
+"""Index of the control block's word that counts the waits for flags that have ended."""
 THREADS = 19
-"""Index of the word that holds the number of threads, each of which has a slot."""
+"""Index of the control block's word that holds the number of threads of the launch."""
 LIMITS = 20
-"""Index of the word that holds the address of an array of index bounds: for each tensor, the first
-valid index and one past the last."""
+"""Index of the control block's word that holds the address of an array of index bounds: for each
+tensor, the first valid index and one past the last."""
 FAULT = 24
-"""Index of the word that holds the kind of the first error (`Fault`). The words after it describe
-the error."""
+"""Index of the control block's word that holds the code (`Fault`) of the first error of the launch.
+The words after it describe the error."""
 FAULT_WORDS = 4
-"""How many words describe an error after its kind: workgroup, operation, tensor or flag, index."""
+"""How many words follow the error code: numbers of workgroup, operation, tensor or flag; index."""
 INDEX = FAULT + FAULT_WORDS
 SLOTS = 32
-"""Index of the first word of thread 0's slot: the words that say for which flag the thread waits.
-The slots of the other threads follow."""
+"""Index, in the control block, of the first word of thread 0's slot: the words that say for which
+flag the thread waits. The slots of the other threads follow."""
 SLOT_WORDS = 8
-"""How many words a thread's slot has: 8, a cache line, so that no two threads write one line."""
+"""How many words a thread's slot has: one cache line, so that no two threads write one line."""
 ADDRESS, UNTIL, VALUE, WORKGROUP, OPERATION = range(5)
-"""Indices of the words of a thread's slot. ADDRESS: the address of the flag that the thread waits
-for, or 0. UNTIL: whether any value but 0 ends the wait. VALUE: the value that ends the wait if
+"""Indices of words in the slot where a thread describes its wait for a flag. ADDRESS: the flag's
+address, or 0. UNTIL: whether any value but 0 ends the wait. VALUE: the value that ends the wait if
 UNTIL is 0. WORKGROUP: the workgroup that the thread executes. OPERATION: the number of the
 operation that waits."""
 
 
 class Fault(IntEnum):
-    """The kind of error that ended a launch early."""
+    """Codes of the errors that end a launch early; the control block's word `FAULT` holds one."""
 
     NONE = 0
     DEADLOCK = 1
-    """Every thread waits for a flag that no other thread will set."""
+    """Error code: every thread waits for a flag that no other thread will set."""
     BOUNDS = 2
-    """An index is outside its tensor."""
+    """Error code: an index is outside its tensor."""
     LOOP = 3
-    """The step of a loop is not positive."""
+    """Error code: the step of a loop is not positive."""
     DIVISION = 4
-    """A divisor is not positive."""
+    """Error code: a divisor is not positive."""
     TABLE = 5
-    """A table is read outside its bounds."""
+    """Error code: a table is read outside its bounds."""
     NEGATIVE = 6
-    """A dividend is negative, although the sizes of the graph prove that it is at least 0."""
+    """Error code: a dividend is negative, although the graph's sizes prove that it is not."""
 
 
 class ControlBlock:
@@ -93,7 +93,7 @@ class ControlBlock:
     Args:
         threads: number of threads of the launch.
         limits: int64 pairs (first valid index, one past the last): one for each tensor, then one
-            for each derived table.
+            for each derived table, which is computed from the tables that a call passes.
     """
 
     def __init__(self, threads: int, limits: Array) -> None:

@@ -84,7 +84,7 @@ class HostWalker(FlagWalker):
 
     @property
     def tables(self) -> list[str]:
-        """The names of the derived tables, which the caller computes and passes to `gemm`."""
+        """Names of the tables that the caller of `gemm` computes from other tables, and passes."""
         return [t.name for t in self.graph.parameters.tables if t.derived]
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
@@ -218,9 +218,9 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores an output whose values are floats computed from integer sums.
+        """Whether `op` stores floats that the epilogue computed from integer sums, or the reverse.
 
-        Integers computed from float sums count too. The buffer of accumulators then holds the
+        `op` then copies from accumulators to an output. The buffer of accumulators then holds the
         bits of these values, which must not be converted as numbers of the sums' type.
         """
         if op.source not in self.buffers or op.destination in self.buffers:
@@ -332,7 +332,7 @@ class HostWalker(FlagWalker):
         self.builder.store(total, slot)
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """Emit the operations of one stage of the epilogue, for one element."""
+        """Emit the operations of an epilogue function, for one element of D."""
         self._one(op.width)
         gemm, b = self.graph.gemm, self.builder
         out = gemm.out_dtype or gemm.dtype

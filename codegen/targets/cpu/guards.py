@@ -22,10 +22,11 @@ __all__ = ["GuardedWalker", "HostHazards"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
 NESTED = 3
-"""Largest `_depth` of loops that do not test in each iteration whether the launch was stopped.
+"""Unguarded kernels do not test, in loops of at most this `_depth`, whether the launch was stopped.
 
-In unguarded kernels, loops over the elements of a tile have at most this depth; a test would slow
-them down. The loops around them, over k tiles and segments, are deeper and have the test.
+`_depth` counts a loop and the loops nested in it. Loops over the elements of a tile have at most
+this depth; a test in each iteration would slow them down. The loops around them, over k tiles and
+segments, have a greater depth, and have the test.
 """
 
 
@@ -138,6 +139,8 @@ class GuardedWalker(Walker):
     def limits_number(self, dim: str) -> int:
         """The row of `ControlBlock.limits` with the index bounds of a tensor or a derived table.
 
+        A derived table is computed from the tables that a call passes.
+
         The result is -1 for a buffer, which has no row, and for a dimension that indexes no tensor.
 
         Args:
@@ -242,6 +245,6 @@ class HostHazards(Hazards):
 
 
 def _depth(node: Node) -> int:
-    """The number of nested loops, without unrolled ones, in an operation; a loop counts itself."""
+    """The greatest depth of loops nested in an operation; a loop counts itself, if not unrolled."""
     loop = isinstance(node.op, For) and not node.op.unroll
     return loop + max(map(_depth, (*node.body, *node.orelse)), default=0)

@@ -42,7 +42,7 @@ _PAUSE = {
     "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
 }
 _YIELDS = re.compile("linux|darwin|macos|bsd")
-"""Operating systems whose C library has POSIX's `sched_yield`, by LLVM's target triple."""
+"""Matches LLVM's target triples of systems whose C library has POSIX's `sched_yield`."""
 
 
 def call_intrinsic(b: Any, name: str, result: Any, args: list[Any]) -> Any:

@@ -22,7 +22,7 @@ __all__ = ["Formulas", "Plan"]
 
 @dataclass
 class _Took:
-    """Duration of the last launch with a plan, in seconds; infinite before the first launch."""
+    """Seconds that the last launch which used a `Plan` took; infinite before the first launch."""
 
     seconds: float = inf
 

@@ -55,8 +55,8 @@ other launch leaves the main thread free for Ctrl-C, and uses one more pool thre
 thread costs 70 microseconds, less than 1 % of the launch.
 """
 KEPT_PLANS = 64
-"""For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
-launch."""
+"""For how many combinations of sizes and offsets, the most recently used ones, a kernel keeps the
+evaluated parameters of a launch."""
 
 
 class HostKernel(Kernel):
@@ -288,7 +288,7 @@ class HostKernel(Kernel):
         """Hook for subclasses: called at the end of a launch, before `workspace` is reused."""
 
     def _limits(self, views: Mapping[str, TensorView], workspace: Workspace, plan: Plan) -> Array:
-        """The valid indices of each tensor, then of each derived table, as an int64 array.
+        """The valid indices of each tensor, then of each table in `plan.tables`, as an int64 array.
 
         A row is (first valid index, one past the last), in elements from the tensor's address.
         """

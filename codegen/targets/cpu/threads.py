@@ -22,7 +22,7 @@ __all__ = ["VARIABLE", "run_on_threads", "thread_count"]
 VARIABLE = "COORDGRAPH_THREADS"
 """The environment variable that holds the default number of threads of a launch."""
 MOST_THREADS = 4096
-"""The most threads that a launch may use."""
+"""The most threads that a launch may use; larger numbers are refused."""
 
 INTERRUPTIBLE = 0.2
 """Interval, in seconds, at which a waiting main thread checks for Ctrl-C on systems where Ctrl-C

@@ -427,7 +427,7 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """Which workgroups one waits for: `none`, or those of `lower`, `higher`, `mixed` number."""
+        """Numbers of the workgroups that one waits for: none, lower, higher, or mixed, as text."""
         return wait_direction(self.graph)
 
     @property

@@ -262,7 +262,7 @@ class FragmentWalker(Walker):
                 self.ptx.schedule_barrier()
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """Emit an epilogue stage: loads of its operands, and its operations for each register."""
+        """Emit an epilogue function: loads of its operands, and its operations on each register."""
         gemm = self.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         emit = ElementwiseEmitter(self.builder, gpu=True, fast=self._fast)

@@ -20,7 +20,7 @@ from coordgraph.epilogue.reduction import RUNNING, combined
 __all__ = ["RowReductionWalker"]
 
 BYTES = 4
-"""The size of a result in memory, in bytes: GPUs reduce rows in f32."""
+"""The size of the result of a row reduction in memory, in bytes: GPUs reduce rows in f32."""
 
 
 class RowReductionWalker(FragmentWalker):

@@ -39,7 +39,7 @@ class TableWalker(RowReductionWalker):
         return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
 
     def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
-        """The address of an entry of `table`, which is in shared memory if the table is derived."""
+        """The address of an entry of `table`: in shared memory if the kernel computes the table."""
         b, shared = self.builder, f"{table}.shared"
         if shared not in self.offsets:
             return b.gep(self.given[table], [place], source_etype=I32)
