@@ -54,7 +54,7 @@ def is_own(name: str, file: str) -> bool:
         with open(file, "rb") as source:
             return MARK in source.read()
     except OSError:
-        return True  # a file that cannot be opened is probably inside a zip archive
+        return True  # assume that the file is our own: files in a zip archive cannot be opened
 
 
 def hidden(names: Iterable[str] = NAMES) -> str | None:

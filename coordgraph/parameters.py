@@ -354,7 +354,7 @@ def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:
         return int(evaluate(value, values))
     except NoEntry as error:
         raise LaunchError(
-            f"{name} = {to_text(value)} reads outside a table in this launch: {error}"
+            f"the parameter {name} = {to_text(value)} reads outside a table in this launch: {error}"
         ) from error
 
 

@@ -161,12 +161,12 @@ class Table:
             if self.rises and entry < before:
                 below = f"less than {self.name}[{i - 1}] = {before}" if i else "negative"
                 raise LaunchError(
-                    f"{self.name}[{i}] = {entry} is {below}; entries must be non-decreasing, from "
-                    "0 or more"
+                    f"{self.name}[{i}] = {entry} is {below}; entries must be non-decreasing "
+                    "and at least 0"
                 )
         if found and (least := min(found)) < 0:
             raise LaunchError(
-                f"{self.name}[{found.index(least)}] = {least} is negative; give entries from 0 on"
+                f"{self.name}[{found.index(least)}] = {least} is negative; give entries >= 0"
             )
         if found and (largest := max(found)) > most:
             raise LaunchError(
@@ -316,7 +316,7 @@ def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
             steps.append(int(evaluate(step, {**values, table.place.name: i})))
     except NoEntry as error:
         raise LaunchError(
-            f"the step of table '{table.name}' at position {len(steps)} reads outside an earlier "
-            f"table: {error}"
+            f"the formula `step` of table '{table.name}' at position {len(steps)} reads outside an "
+            f"earlier table: {error}"
         ) from error
     return steps

@@ -37,8 +37,8 @@ class Role(Enum):
     """Workspace into which workgroups add partial sums atomically; zero at launch and at the
     end."""
     COUNTERS = "counters"
-    """Workspace for counters of tickets (`coordgraph.control.tickets`), which are zero at launch
-    and when the kernel ends."""
+    """Workspace for the counters from which workgroups take indices of dynamic loops; they are zero
+    at launch and when the kernel ends."""
     TIMELINE = "timeline"
     """Workspace for the time stamps that a kernel compiled with `timeline=True` writes."""
 

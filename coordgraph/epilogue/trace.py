@@ -66,7 +66,10 @@ def epilogue(
                 "the parameter, and return the output's value after that of D"
             )
         if wrong := sorted({*own} ^ named.keys()):
-            raise VerifyError(f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}")
+            raise VerifyError(
+                f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}; the decorator "
+                "must declare every parameter after the sums, and no other operand"
+            )
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
         try:
@@ -157,7 +160,7 @@ def _named(name: str, given: object) -> Operand:
 
 
 def _mismatch(wrong: str, name: str, parameters: Sequence[str], declared: Collection[str]) -> str:
-    """The error message for a name that is only declared, or only a parameter, but not both.
+    """The error message for a name that is only an operand in `@epilogue(…)`, or only a parameter.
 
     Args:
         wrong: the name.

@@ -25,8 +25,8 @@ __all__ = [
 Constant: TypeAlias = bool | int | float | str
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]
 Argument: TypeAlias = str | bool | int | float
-"""An argument of an operation in a traced epilogue: the name of a value (`acc`, an operand, `%0`),
-or a number."""
+"""An argument of an operation in a traced epilogue: a number, or the name of a value: `acc`, an
+operand, or `%i` for the result of the epilogue's operation number i."""
 
 
 @dataclass(frozen=True)

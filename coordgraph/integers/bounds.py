@@ -114,8 +114,8 @@ class NumericBounds:
         self._uppers: dict[Atom, Bound] = {}
         self._open: set[tuple[int, int, Atom]] = set()
         self.circular = False
-        """True once the bounds of two symbols depended on each other, so that results depend on the
-        order of queries."""
+        """True once bounds of two symbols depended on each other, or the recursion was too deep
+        (`MOST_NESTED`): results then depend on the order of queries."""
         self._facts_about: dict[Monomial, list[int]] = {}
         for number, (polynomial, _) in enumerate(facts):
             for monomial, c in polynomial.items():
@@ -221,7 +221,7 @@ class NumericBounds:
         return self.minimum(p), self.maximum(p)
 
     def natural(self, monomial: Monomial) -> bool:
-        """Whether all atoms of a monomial are known to be at least 0."""
+        """Whether all variables (atoms) of a monomial are known to be at least 0."""
         lowers = [self.lower(a) for a in monomial]
         return None not in lowers and min(cast(list[int], lowers), default=0) >= 0
 
@@ -253,7 +253,7 @@ class NumericBounds:
         return best
 
     def _natural_facts(self) -> list[Fact]:
-        """The facts (upper limits of polynomials) with positive coefficients and atoms >= 0."""
+        """The facts (upper limits of polynomials) with coefficients > 0 and variables >= 0."""
         if self._usable_facts is not None:
             return self._usable_facts
         found = [
@@ -262,7 +262,8 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            # Cache the list only if no lower bound of an atom can change any more (see `_once`).
+            # Cache the list only if the lower bounds of all variables of the facts are cached, and
+            # so are final: a bound that is not cached may improve later.
             self._usable_facts = found
         return found
 
@@ -360,7 +361,7 @@ class NumericBounds:
             if len(terms) > MAX_TERMS:
                 return None
         expanded = tuple(terms)
-        if final:  # cache the terms: no bound of an atom can change any more (see `_once`)
+        if final:  # all used bounds of atoms are cached, so they cannot change any more
             self._expansions[monomial] = expanded
         return expanded
 

@@ -1,7 +1,8 @@
 """`Elimination`: search for a lower bound of a polynomial by replacing its atoms by their bounds.
 
 The steps that replace the atoms of a polynomial do not depend on the bound that a search needs, so
-all searches under the same ranges share them: a `SearchNode` is a polynomial with its steps.
+all searches under the same known ranges of symbols share these steps: a `SearchNode` is a
+polynomial with its steps. An atom is a variable of polynomials: a symbol or an integer function.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,8 +26,9 @@ from coordgraph.integers.polynomials import (
 )
 
 FUEL = 64
-"""The largest number of steps (replacing an atom or subtracting a guard) that the search for one
-lower bound tries; then the search returns the best bound found so far."""
+"""The largest number of steps that the search for one lower bound of a polynomial tries; then the
+search returns the best bound found so far. A step replaces a variable by a bound of the variable,
+or subtracts a multiple of a polynomial that is at least 0."""
 MOST_TERMS = 1 << 13
 """The largest number of terms, over all polynomials that the search for one lower bound visits;
 then the search returns the best bound found so far. Proofs about correct kernels need at most a
@@ -59,19 +61,19 @@ class Known(Protocol):
         ...
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
-        """A lower bound of ``p`` from the numeric bounds of its atoms, or None."""
+        """A lower bound of ``p`` from the numeric bounds of its variables (atoms), or None."""
         ...
 
     def order(self, p: Polynomial) -> list[Atom]:
-        """The atoms of ``p``, in the order in which proofs eliminate them."""
+        """The variables (atoms) of ``p``, in the order in which proofs eliminate them."""
         ...
 
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
-        """``p`` with the atom ``a`` replaced by an equal expression; None if none is known."""
+        """``p`` with its variable ``a`` replaced by an equal polynomial; None if none is known."""
         ...
 
     def ends(self, target: Atom) -> SymbolBounds:
-        """All known lower bounds and all known upper bounds of an atom."""
+        """All known lower and upper bounds of a variable of polynomials (an atom)."""
         ...
 
     def sign(self, p: Polynomial) -> int:
@@ -79,7 +81,7 @@ class Known(Protocol):
         ...
 
     def natural(self, monomial: Monomial) -> bool:
-        """Whether all atoms of a monomial are known to be at least 0."""
+        """Whether all variables (atoms) of a monomial are known to be at least 0."""
         ...
 
 
@@ -103,13 +105,16 @@ class SearchNode:
 
     @property
     def low(self) -> Bound:
-        """A lower bound of the polynomial from the numeric bounds of its atoms, or None."""
+        """A lower bound of the polynomial from numeric bounds of its variables (atoms), or None."""
         if self._low is None:
             self._low = (self.prover.numeric_minimum(self.polynomial),)
         return self._low[0]
 
     def steps(self, constant: int) -> Iterator[Step]:
-        """All steps (replacing an atom or subtracting a guard), in the order to try them.
+        """All steps of the search for a lower bound of the polynomial, in the order to try them.
+
+        A step replaces a variable by a bound of it, or subtracts a multiple of a guard (a
+        polynomial that is at least 0).
 
         Args:
             constant: the constant that a search adds to the polynomial; it decides which multiples

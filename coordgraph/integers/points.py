@@ -76,10 +76,11 @@ class Points:
         return min([value for value in values if value is not None], default=None)
 
     def scopes_inside(self, target: Atom) -> int:
-        """How many scopes, from this one outward, add a symbol on which `target` does not depend.
+        """How many ranges, from these outward, add bounds of a symbol that `target` lacks.
 
-        The count ends before the first scope whose added symbol occurs in the atom `target`, or
-        before the outermost scope.
+        Ranges are nested: inner ranges add bounds of one symbol, such as an inner loop's index, to
+        those of the enclosing ranges. The count ends before the first ranges whose added symbol
+        occurs in the atom `target`, or before the outermost ranges.
         """
         if self.outer is None or self.outer[1] in target.symbols:
             return 0
@@ -90,7 +91,7 @@ class Points:
 
     @cached_property
     def _scopes(self) -> dict[Atom, int]:
-        """The cache of `scopes_inside`: by atom, the number of scopes that do not affect it."""
+        """The cache of `scopes_inside`: by atom, how many nested ranges do not affect its value."""
         return {}
 
     @cached_property
@@ -212,7 +213,9 @@ class _Point(dict[Atom, int | None]):
         return most
 
     def table(self, symbol: Symbol) -> "_Entries":
-        """Made-up entries for the table `symbol`, within the known bounds of its entries.
+        """Entries invented for the table `symbol`, whose real entries are known only at launch.
+
+        They are inside the known bounds of the table's entries; inequalities are tried with them.
 
         Raises:
             KeyError: the maximum of the table's entries is unknown at this point, or negative.
@@ -230,7 +233,7 @@ class _Point(dict[Atom, int | None]):
 
 
 class _AtPoint(Evaluation):
-    """Evaluates expressions at a point; raises KeyError if the value of a symbol is unknown."""
+    """Evaluates expressions with the symbols' values at a point; KeyError if one is unknown."""
 
     def __init__(self, point: _Point) -> None:
         super().__init__({})
@@ -250,7 +253,7 @@ class _AtPoint(Evaluation):
 
 @dataclass(frozen=True)
 class _Entries(Sequence[int]):
-    """Made-up entries of a table, whose real entries are known only at launch.
+    """Entries invented for a table, to try inequalities before a launch gives the real entries.
 
     Args:
         step: the difference between consecutive entries; entry i is ``i·step``.
@@ -270,8 +273,8 @@ class _Entries(Sequence[int]):
         entry = self.step * index
         if self.most is not None and entry > self.most:
             raise NoEntry(
-                f"entry {index} of a table with made-up entries would be {entry}, more than the "
-                f"table's declared maximum {self.most}; read an entry with a smaller index"
+                f"entry {index} of a table, taken as {index} * {self.step} to try an inequality, "
+                f"is more than the table's declared maximum {self.most}; use a smaller index"
             )
         return entry
 

@@ -238,7 +238,7 @@ def nodes_of(expr: Basic, *types: type[NodeT]) -> set[NodeT]:
 
 
 def atoms_of(p: Polynomial) -> list[Atom]:
-    """The distinct atoms of a polynomial, in a canonical order."""
+    """The distinct atoms (variables) of a polynomial, in a canonical order."""
     return sorted({a for monomial in p for a in monomial}, key=by_key)
 
 
@@ -317,7 +317,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         step: Polynomial = {rest: ratio}
         quotient = add(quotient, step)
         remaining = add(remaining, multiply(step, divisor), -1)
-        if remaining.get(monomial):  # the divisor's coefficient does not divide c
+        if remaining.get(monomial):  # the divisor's leading coefficient does not divide the term's
             done = add(done, {monomial: remaining[monomial]})
             remaining = {m: x for m, x in remaining.items() if m != monomial}
     return quotient, add(done, remaining)

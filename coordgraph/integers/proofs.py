@@ -92,14 +92,18 @@ class Prover(NumericBounds):
         self._ends: dict[Atom, SymbolBounds] = {}
 
     def home(self, target: Atom) -> "Prover":
-        """The outermost prover whose ranges contain everything that is known about an atom.
+        """The outermost prover whose ranges contain everything that is known about a variable.
 
-        Bounds of the atom are cached in that prover, so that all inner scopes share them.
+        Provers are nested: each inner one adds bounds of one symbol. Bounds of the variable (atom)
+        are cached in the outermost prover, so that all provers inside it share them.
         """
         return self._at(self._depth(target))
 
     def _depth(self, target: Atom) -> int:
-        """How many provers enclose the outermost prover that has ranges of an atom's symbols."""
+        """The nesting depth of the outermost prover that knows the ranges of an atom's symbols.
+
+        The depth of a prover is the number of provers that enclose it.
+        """
         depth = self._atom_depths.get(target)
         if depth is None:
             depth = max([self._depths.get(symbol, 0) for symbol in target.symbols], default=0)
@@ -107,7 +111,7 @@ class Prover(NumericBounds):
         return depth
 
     def _at(self, depth: int) -> "Prover":
-        """This prover or one that encloses it: the one that `depth` provers enclose."""
+        """The prover at nesting depth `depth`: this one, or one of those that enclose it."""
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
@@ -197,7 +201,7 @@ class Prover(NumericBounds):
         return best
 
     def level(self, target: Atom) -> int:
-        """Length of the longest chain of atoms in which each occurs in bounds of the previous one.
+        """Length of the longest chain of variables, each in the bounds of the one before it.
 
         The chain begins with ``target``. Atoms with longer chains are eliminated first.
         """
@@ -331,7 +335,7 @@ class Prover(NumericBounds):
         return []
 
     def order(self, p: Polynomial) -> list[Atom]:
-        """The atoms of ``p``, in the order in which proofs eliminate them."""
+        """The variables (atoms) of ``p``, in the order in which proofs eliminate them."""
         return sorted(atoms_of(p), key=lambda a: -self.level(a))
 
     def sign(self, p: Polynomial) -> int:
@@ -343,9 +347,9 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Rewrite atoms of ``p`` as the method ``exact`` does, at most FUEL times.
+        """Replace atoms of ``p`` by equal expressions (see ``exact``), at most FUEL times.
 
-        Polynomials that are equal then often have the same terms.
+        Polynomials that always have equal values then often have the same terms, too.
         """
         for _ in range(FUEL):
             for a in self.order(p):

@@ -47,7 +47,7 @@ def outermost_prover(
     guards: Guards,
     tables: Mapping[Symbol, TableBounds],
 ) -> Prover:
-    """A new prover of ranges without an enclosing scope, from statements about symbols."""
+    """A new prover from statements about symbols, for ranges that no other ranges enclose."""
     known = {atom_of(symbol): stated.polynomials() for symbol, stated in bounds.items()}
     defined = {atom_of(symbol): e for symbol, e in definitions.items()}
     return Prover(known, facts, defined, guards, None, tables)

@@ -69,7 +69,7 @@ class Ranges:
         default_factory=dict, init=False, repr=False
     )
     _homes: dict[frozenset[Symbol], "Ranges"] = field(default_factory=dict, init=False, repr=False)
-    """For sets of symbols, the ranges of the outermost scope that has all statements about them."""
+    """Cache of `about`: by set of symbols, the outermost ranges with all statements about them."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what is known about symbols, but not the caches of proofs and simplifications."""
@@ -310,7 +310,7 @@ class Ranges:
         return made
 
     def _make_prover(self) -> Prover:
-        """A new prover for these ranges, if they have no enclosing scope."""
+        """A new prover for these ranges; called only if no other ranges enclose them."""
         facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
         guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
         return outermost_prover(self.bounds, facts, self.definitions, guards, self.tables)

@@ -55,7 +55,9 @@ def free_indices(
 def indices_below(
     graph: CoordinateGraph, user: Dimension, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
-    """The `free_indices` downstream of tensor `user`, in the order of the tensor's axes.
+    """The indices inside the macro tiles of tensor `user` that have no value in `known`.
+
+    They are sorted by the axis of the tensor.
 
     Args:
         graph: the coordinate graph.

@@ -139,7 +139,8 @@ class _Walk:
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
         self.tickets = 0
-        """How many tickets all workgroups have taken; a kernel has at most one counter."""
+        """How many tickets (indices of the dynamic loop) all workgroups have taken so far; a kernel
+        has at most one counter of tickets."""
         self.last: list[Any] = [0, 0, 0, 0]
         """The output tile that each workgroup summed last, as four values: the number of the
         product, the tile's numbers along m and n, and the index of the tile's shape in `tilings`.
@@ -161,7 +162,7 @@ class _Walk:
         return formula.columns(value)
 
     def assign(self, place: int, value: Any, lanes: Lanes) -> None:
-        """Store `value` in variable `place` for the workgroups `lanes`; others keep their value."""
+        """Set the variable at position `place` to `value`, only for the workgroups `lanes`."""
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
@@ -236,7 +237,10 @@ class _Walk:
             index = np.broadcast_to(self.values(loop.following, lanes), lanes.shape)
 
     def take_tickets(self, work: Work, lanes: Lanes) -> None:
-        """Give one ticket to each of the workgroups `lanes`, in the order of their numbers."""
+        """Set the next index of a dynamic loop (a ticket) of each of the workgroups `lanes`.
+
+        The workgroups take their tickets in the order of their numbers.
+        """
         first, count = self.evaluate(work.ticket, lanes)
         taken = self.tickets + np.arange(len(lanes))
         # the counter of `count` tickets starts again at 0 after the last of them
@@ -245,7 +249,10 @@ class _Walk:
         self.assign(work.following, first + taken % least, lanes)
 
     def values(self, place: int, lanes: Lanes) -> Any:
-        """The values of a variable for the workgroups `lanes`: an array, or one integer."""
+        """The value, for each of the workgroups `lanes`, of the variable at position `place`.
+
+        The result is one integer if all workgroups have the same value, else an array.
+        """
         found = self.env[place]
         return found[lanes] if isinstance(found, np.ndarray) else found
 
@@ -366,7 +373,11 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """(product, m, n, index of the shape) of the tiles that workgroups `lanes` summed last."""
+        """The output tiles that the workgroups `lanes` summed last, as four values.
+
+        The values are the number of the product, the tile's numbers along m and n, and the index of
+        the tile's shape in `tilings`; each is an array for `lanes`, or one integer.
+        """
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

@@ -210,8 +210,8 @@ class Machine:
         yield Event(Point.CLEAR, slot, flag, ANY)
         if not self.memory.value(flag):
             raise EvaluationError(
-                f"workgroup {self.workgroup} reads workspace slot {slot} after all the readers "
-                "that its sender declared; raise SendPartial.readers"
+                f"workgroup {self.workgroup} reads workspace slot {slot}, which as many workgroups "
+                "have already read as its sender declared; increase SendPartial.readers"
             )
         self.memory.flat[flag[0]][flag[1]] -= 1
         yield Event(Point.CLEARED, slot, flag, ANY)

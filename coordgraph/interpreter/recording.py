@@ -166,7 +166,10 @@ class _Recorder:
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Record one operation; yields an event only before a ticket is taken."""
+        """Record one operation; yields an event only before a `TakeTicket` operation.
+
+        That operation gives the workgroup its next index of a dynamic loop.
+        """
         match op := work.node.op:
             case MultiplyAccumulate():
                 self._add(work, work.iteration(env), 1)

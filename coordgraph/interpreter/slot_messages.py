@@ -1,4 +1,4 @@
-"""Messages about workspace slots that are outside the workspace, or whose signals do not match."""
+"""Error messages for workspace slots out of bounds, or whose sends and receives do not match."""
 
 from __future__ import annotations
 

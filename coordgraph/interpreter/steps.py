@@ -139,7 +139,10 @@ class Work:
             inside = {user.id} | graph.coordinates.below(user)
             if graph.tensor(user.tensor).role is role and slot in inside:
                 return user
-        raise EvaluationError(f"slot '{slot}' has no tensor of {role.value}; connect one by edges")
+        raise EvaluationError(
+            f"no edges connect dimension '{slot}' to a tensor with the role '{role.value}', which "
+            "the operation needs; add a tensor with this role and edges from it"
+        )
 
     def offset(self, user: User) -> Formula:
         """Formula for the index of the workspace slot's flag in the tensor of flags `user`."""
@@ -210,7 +213,10 @@ class Work:
 
     @property
     def scope(self) -> Scoped:
-        """The operation's scope, in which symbols stand for the indices inside its macro tiles."""
+        """The values that dimensions have where the operation is executed.
+
+        The values of the indices inside the operation's macro tiles are symbols.
+        """
         return self.program.in_tile(self.node.scope, self._others)
 
     def _place(self, role: str) -> Solution:

@@ -20,7 +20,10 @@ PROBLEM = "problem"
 
 
 class Part(Enum):
-    """The kinds of parts of a graph that have an origin; the values are their names in messages."""
+    """The kinds of graph parts for which provenance records the pass that made them.
+
+    A member's value is the name of the kind in messages and in text.
+    """
 
     PARAMETER = "parameter"
     TABLE = "table"

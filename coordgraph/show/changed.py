@@ -77,11 +77,14 @@ class ChangedGraph:
         return tuple(dict.fromkeys(map(scope_of, self.dimensions)))
 
     def draw(self) -> Drawing:
-        """Draw the whole graph, or one box for each scope if the graph is large."""
+        """Draw the whole graph, or one box for each scope if the graph is large.
+
+        A scope has the dimensions whose ids are equal up to the first dot.
+        """
         return self._collapsed() if self.large else self._drawn(set(self.dimensions), self.edges)
 
     def draw_scope(self, scope: str) -> Drawing:
-        """Draw the dimensions of a scope and the edges that have one of them as an operand."""
+        """Draw the dimensions whose id is `scope` up to the first dot, and all their edges."""
         own = {name for name in self.dimensions if scope_of(name) == scope}
         touching = [(e, c) for e, c in self.edges if own & {*e.upstream, *e.downstream}]
         shown_here = own.union(*({*e.upstream, *e.downstream} for e, _ in touching))

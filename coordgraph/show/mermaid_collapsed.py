@@ -83,7 +83,9 @@ def _arrows(edge: Edge) -> int:
 
 
 def _scope(scope: str, size: int, edges: int) -> Iterable[str]:
-    """The lines of the label of a scope's node.
+    """The lines of the label of the node that stands for a scope.
+
+    A scope has the dimensions whose ids are equal up to the first dot.
 
     Args:
         scope: the name of the scope.

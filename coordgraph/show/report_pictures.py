@@ -110,9 +110,10 @@ def _time(data: Mapping[str, Any]) -> str:
 
 
 def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int], list[Any]]:
-    """The segments of each output tile (index of its shape, m, n), in the order of k.
+    """The segments of each output tile of a product, in the order of k.
 
-    A segment is (first k tile, number of k tiles, workgroup).
+    A key is (index of the tile's shape, number of the tile along m, and along n). A segment is
+    (first k tile, number of k tiles, workgroup).
     """
     run = data["runs"][0]["events"]
     multiply = data["activities"].index("multiply")
