@@ -4,8 +4,9 @@
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
 A file is a record of `benchmarks sweep`: seconds by problem and plan; the plan `cublas` stands for
-cuBLAS. The next command makes a record on a GPU: it times the 12 most promising plans on each of
-300 shapes, drawn as in the Stream-K paper (arXiv:2301.03598), log-uniform from 128 to 8192:
+cuBLAS. The next command makes a record on a GPU: on each of 300 shapes it times the 12 plans with
+the least predicted times. Shapes are drawn as in the Stream-K paper (arXiv:2301.03598), log-uniform
+from 128 to 8192:
 
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8
 

@@ -61,7 +61,7 @@ METRICS = (CYCLES, SECONDS, TENSOR, MEMORY, CACHE, DELIVERED, ASKED)
 MARKED = ("--profile-from-start", "off")
 """Options of ncu: count only between cudaProfilerStart and cudaProfilerStop, without warm-up."""
 OURS = "gemm"
-"""The start of the names of coordgraph's kernels, which distinguishes them from cuBLAS's."""
+"""The name of coordgraph's kernels, without their parameters; cuBLAS's kernels have other names."""
 
 
 def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
@@ -81,8 +81,8 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
     problems = list(problems)
     if len(begins) != len(problems) or begins[:1] != [0]:
         raise ncu.NoCounters(
-            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems, where "
-            "the first kernel and one per problem are needed; run the measure again"
+            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems; needed "
+            "is one per problem, each before cuBLAS's kernels; run the measure again"
         )
     for problem, begin, end in zip(problems, begins, ends, strict=True):
         ours, theirs = launches[begin : begin + 1], launches[begin + 1 : end]

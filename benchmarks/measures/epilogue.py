@@ -138,10 +138,10 @@ def costs(rows: Iterable[Row]) -> list[Costs]:
 def summary(found: Sequence[Costs]) -> dict[str, Any]:
     """Statistics over all problems, as data for a JSON record; {} if there are no problems.
 
-    `cost` is the geometric mean of the costs, `largest_deep_cost` the largest cost of a problem
-    with k >= `DEEP` (None if there is none), `within_goal` whether the costs of these problems are
-    at most `GOAL`, and `speedup` the geometric mean of the speedups over each other contender, by
-    its name.
+    `cost` is the geometric mean of cost + 1, less 1; `largest_deep_cost` the largest cost of a
+    problem with k >= `DEEP` (None if there is none); `within_goal` whether the costs of these
+    problems are at most `GOAL`; and `speedup` the geometric mean of the fused kernel's speedups
+    over each other contender, by its name.
     """
     if not found:
         return {}

@@ -37,7 +37,7 @@ STEPS = ("build", "verify", "print", "parse", "reverse", "wide")
 EDGES = (100, 1000, 10000)
 LENGTH = 5040
 INSIDE = tuple(d for d in range(2, LENGTH) if LENGTH % d == 0)
-"""Extents of inner tiles, all divisors of `LENGTH`; consecutive `Tile` edges use different ones."""
+"""Extents of inner tiles: every divisor of `LENGTH` but 1 and itself; `Tile` edges take turns."""
 COUNTS = 8
 
 

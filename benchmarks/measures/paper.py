@@ -137,13 +137,13 @@ def costs_of(tile: Tile, dtype: str, layout: str, machine: str) -> Costs:
 
 
 def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
-    """The number of workgroups that the paper's model chooses for Stream-K on a problem."""
+    """The number of workgroups that the Stream-K paper's cost model chooses for a problem."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     return best_grid(shape, options.tile, processors, costs)
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """The number of workgroups that the paper's model chooses, and a plan for each schedule."""
+    """The grid that the Stream-K paper's cost model chooses, and a plan for each schedule."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]

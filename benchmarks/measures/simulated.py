@@ -101,7 +101,7 @@ def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def fastest(rows: Sequence[Row], plans: int) -> list[Row]:
-    """The rows of the fastest plans of each problem.
+    """The rows of the plans with the least measured times of each problem.
 
     The rows are sorted by the kernels of their plans, so that rows of one kernel are adjacent.
 

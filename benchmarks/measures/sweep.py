@@ -131,9 +131,10 @@ def plans_for(
 
 
 def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
-    """The best plan of each family of schedules whose name is not in `known`.
+    """The plan with the best predicted time of each family of schedules that is not in `known`.
 
-    Plans that are predicted to take more than `factor` times the best plan's time are left out.
+    Plans are left out that are predicted to take more than `factor` times the time of the best of
+    all plans.
     """
     found: dict[str, Plan] = {}
     best = inf

@@ -121,7 +121,7 @@ class Product:
         return made
 
     def algorithms(self, count: int) -> list[Heuristic]:
-        """Up to `count` algorithms that cuBLASLt's heuristics propose, the most promising first."""
+        """Up to `count` algorithms that cuBLASLt proposes, the least estimated time first."""
         preference, most = c_void_p(), c_size_t(WORKSPACE)
         self.lt.call("cublasLtMatmulPreferenceCreate", byref(preference))
         self.lt.call(

@@ -169,7 +169,10 @@ class TorchCompile:
             problem.launch(compiled, 0)
             torch.cuda.synchronize()
         except Exception as error:  # torch.compile raises many exception types, also Triton's
-            raise Unavailable(f"torch.compile failed: {type(error).__name__}: {error}") from None
+            raise Unavailable(
+                f"torch.compile failed: {type(error).__name__}: {error}; "
+                "it needs Triton and a C compiler"
+            ) from None
         return compiled
 
 

@@ -43,10 +43,13 @@ def cublas(problem: GroupedProblem) -> Launch:
 def grouped_mm(problem: GroupedProblem) -> Launch:
     """Contender: `torch._grouped_mm`, one kernel that reads the groups' ends from device memory."""
     if problem.dtype != "bf16":
-        raise Unavailable(f"torch._grouped_mm multiplies bf16 only, not {problem.dtype}")
+        raise Unavailable(
+            f"torch._grouped_mm multiplies bf16 only, not {problem.dtype}; use --dtype bf16"
+        )
     if problem.grouped_mm_operands(0) is None:
         raise Unavailable(
-            "torch._grouped_mm needs groups that share two of their extents m, n and k"
+            "torch._grouped_mm needs groups that share two of their extents m, n and k, but "
+            "products of a list share none; use --axis m or k"
         )
     ends = problem.device_offsets[1:].contiguous()
 

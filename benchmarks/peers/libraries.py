@@ -90,7 +90,7 @@ class Triton:
     def prepare(self, problem: Problem) -> Run:
         """Time configurations of the Triton kernel; return a function that runs the fastest.
 
-        The most promising configurations are timed first, because the time for trials is limited.
+        They are timed in the fixed order of `configurations`, until this has taken `seconds`.
         """
         from benchmarks.peers.triton_matmul import Matmul, configurations
 

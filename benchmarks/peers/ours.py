@@ -44,7 +44,7 @@ class Library:
     """Contender: `codegen.matmul`, which chooses a plan for each problem.
 
     Args:
-        tune: True to choose by measuring the most promising plans, False by the cost model.
+        tune: True to choose by measuring plans, False to choose by the cost model alone.
         invariant: True to add along k in one order for every m.
     """
 

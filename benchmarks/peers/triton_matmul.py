@@ -73,7 +73,7 @@ the tile's n and k, warps, stages, programs per SM."""
 
 
 def configurations(m: int, n: int) -> Iterator[Config]:
-    """Configurations to time, the most promising first, without tiles much larger than D."""
+    """Configurations of the Triton kernel to time, in a fixed order, without tiles far beyond D."""
     if m <= 64:
         rows = max(16, triton.next_power_of_2(m))
         yield from (Config(rows, *narrow) for narrow in NARROW)

@@ -26,7 +26,7 @@ class Way:
     Args:
         schedule: the pass, such as `stream-k`.
         grid: the number of workgroups. `T`: one for each output tile. `W`: one for each SM. `g`:
-            the number for which the paper's cost model predicts the least time.
+            the number for which the Stream-K paper's cost model predicts the least time.
     """
 
     schedule: str
@@ -60,7 +60,7 @@ schedule, `data-parallel`."""
 
 @dataclass(frozen=True)
 class Costs:
-    """The seconds of a workgroup's steps, by which the paper's model predicts a grid's time.
+    """The seconds of a workgroup's steps, from which the Stream-K paper's model predicts times.
 
     Args:
         iteration: one iteration (k tile) of the main loop.

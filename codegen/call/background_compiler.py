@@ -161,7 +161,7 @@ class _Compiler:
 
 
 def _key(job: Job) -> Hashable:
-    """A key of the program that a job builds: its kernel, GPU, and alignment of the arrays."""
+    """The key of a job in the queue: the kernel's plan and problem, the GPU, arrays' alignment."""
     request = job.request
     return job.plan.kernel, request.kind, request.ordinal, *job.unaligned
 

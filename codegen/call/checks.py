@@ -82,8 +82,8 @@ def numpy_views(
     Args:
         a, b, c, out: A, B, C and D; C and D may be None.
         offsets: the offsets of groups, or None.
-        operands: the operands of the epilogue, and tables of rows, by tensor. C may be among them
-            if `c` is None.
+        operands: the operands of the epilogue, and tables of row numbers (of rows to gather or
+            scatter), by tensor. C may be among them if `c` is None.
         outputs: the arrays for outputs besides D, by tensor.
 
     Raises:
@@ -270,13 +270,13 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
 
 
 def tables_of_call(gemm: GemmProblem, offsets: Any, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of integers (offsets of groups, numbers of rows) that a call passes, by name.
+    """The tables of integers (offsets of groups, row numbers) that a call passes, by name.
 
     Args:
         gemm: the problem.
         offsets: the call's argument `offsets`, with a row for each of m, n and k for a list of
             products; None if there are no groups.
-        operands: the call's other arrays, among which are the tables of rows.
+        operands: the call's other arrays, among which are the tables of row numbers.
     """
     tables = {name: operands[name] for name in gemm.tables_of_rows}
     if offsets is None:

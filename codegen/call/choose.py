@@ -16,9 +16,9 @@ __all__ = ["plans"]
 def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Plan]:
     """Yield the caller's plan only; or without one, the fastest measured plan, then other plans.
 
-    The other plans are those whose kernels `codegen.warm` has built for this range of sizes; then
-    those of the cost model or, without a cost model, of data-sheet rates of the GPU, the cheapest
-    first; then the fallback plan, which a fixed rule derives from the sizes.
+    The other plans are those whose kernels `codegen.warm` has built, if the size is in the range of
+    a call of `warm`; then those of the cost model or, without a cost model, of data-sheet rates of
+    the GPU, the cheapest first; then the fallback plan, which a fixed rule derives from the sizes.
 
     If the request is for a batch-invariant product, every plan is checked to add along k in the
     order that is pinned for n and k, and measured plans are not used.

@@ -39,9 +39,9 @@ class Job(NamedTuple):
     Attributes:
         request: the problem and the device.
         plan: the plan of the kernel.
-        views, scalars: the arrays and numbers of a call, which decide the program of the kernel
-            that is compiled. Without arrays, the program for arrays whose addresses and rows are
-            multiples of 16 bytes is compiled.
+        views, scalars: the arrays and numbers of a call, which decide which variant of the kernel's
+            code is compiled. Without arrays, it is the variant for arrays whose addresses and rows
+            are multiples of 16 bytes.
     """
 
     request: PlanRequest
@@ -64,7 +64,7 @@ class Job(NamedTuple):
     def unaligned(self) -> list[tuple[str, int]]:
         """Names and alignments of the matrices that are not aligned to 16 bytes, which TMA needs.
 
-        The alignments decide which program of a kernel a call runs.
+        The alignments decide which variant of a kernel's code, with or without TMA, a call runs.
         """
         if not self.views:
             return []

@@ -182,7 +182,7 @@ def describe(
     arrangement = replace(arrangement, outputs=tuple(gemm.outputs))
     every = (*gemm.operands, *gemm.outputs)
     operands = [x for x in every if x in gemm.matrices and x in views]
-    # Operands with fewer than two axes are left out here; later checks refuse them.
+    # `operands` are matrices; later checks refuse those that are given with fewer than two axes.
     operands = [x for x in operands if len(views[x].shape) > 1]
     if operands and not grouped:
         gemm, views, arrangement = _with_operands(gemm, views, arrangement, operands)

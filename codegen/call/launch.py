@@ -61,7 +61,7 @@ def first_launch(
     if tune and options.get("invariant"):
         raise LaunchError(
             "tune=True measures plans with other orders of additions, which invariant=True "
-            "excludes; leave out one of them"
+            "excludes; leave out tune or invariant"
         )
     call = describe(arrays, beta=beta, **options)
     function = call.request.gemm.epilogue

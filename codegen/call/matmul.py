@@ -34,7 +34,7 @@ MOST_CALLS = 4096
 
 _prepared = LRUCache[Hashable, Prepared](MOST_CALLS)
 _prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared]](MOST_CALLS)
-"""Prepared launches of products with an epilogue, by keys that cost less host time to make."""
+"""Prepared launches of products with an epilogue, by `quick_key`, which takes little host time."""
 
 
 def matmul(
@@ -84,8 +84,8 @@ def matmul(
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.
         stream: the CUDA stream; by default the current stream of the library of `a`.
-        tune: whether to measure the most promising plans, and keep the times for later calls, also
-            of other processes; see `codegen.call.tuning`.
+        tune: whether to measure some plans, use the fastest, and keep the times for later calls,
+            also of other processes; see `codegen.call.tuning`.
         plan: the plan to use, such as `'128x256x64 data-parallel'`; None chooses one.
         invariant: whether the bits of a row of D must not depend on m, on the other rows, or on the
             plan (batch invariance). All plans for these n, k, types and layouts then add along k in

@@ -33,8 +33,8 @@ EACH, SHARED = "data-parallel", "data-parallel{persistent=true}"
 """Pipelines of simple plans. EACH launches a workgroup for every tile; in SHARED a fixed number of
 persistent workgroups share the tiles."""
 MOST_BY_FIGURES = 8
-"""Largest number of plans that are ranked by data-sheet rates of a GPU: its clock, operations per
-cycle, memory bandwidth and so on, from data sheets."""
+"""Largest number of plans that `PlanRequest.plans` yields by data-sheet rates of a GPU (its clock,
+operations per cycle, memory bandwidth and so on), before the fallback plan."""
 
 
 @dataclass(frozen=True)

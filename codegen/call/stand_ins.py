@@ -21,7 +21,8 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["StandIn", "stand_in"]
 
 UNREPEATABLE = "atomic"
-"""The reduction whose results differ from run to run; plans have it only if the caller asks."""
+"""The way of adding partial sums (a schedule's `reduction`) whose results differ from run to run;
+plans have it only if the caller asks."""
 
 _parsed = lru_cache(1024)(Plan.parse)
 

@@ -155,8 +155,8 @@ def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...]
     """The matrix instructions of the written code, why faster ones are not used, and a fallback.
 
     The written code needs matrices whose rows are multiples of 16 bytes. For other sizes, a call
-    of the kernel runs another program. If that program has other matrix instructions, the last
-    text names these instructions; otherwise it is empty.
+    of the kernel runs another variant of its code. If that variant has other matrix instructions,
+    the last text names these instructions; otherwise it is empty.
     """
     notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
     family, at_call = kernel.instruction_family, made.instructions(kernel)[0]
