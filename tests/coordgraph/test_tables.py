@@ -42,7 +42,7 @@ def edited(before: str, after: str) -> KernelGraph:
 def replaced(before: str, name: str) -> tuple[str, str]:
     """A replacement in a graph's text that makes a fault: (old text, new text).
 
-    The old text is the line of an edge; in the new text the edge reads the table `name`.
+    The old text `before` is the line of an edge; in the new one the edge reads the table `name`.
     """
     return before, f"{before.rpartition('=')[0]}={name}"
 

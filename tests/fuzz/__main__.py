@@ -81,7 +81,10 @@ Show = Callable[[str], None]
 
 @contextmanager
 def _bar(total: float) -> Iterator[tuple[Update, Show]]:
-    """Show a progress bar; yield (a function that updates it, a function that prints above it)."""
+    """Show a progress bar; yield (a function that updates it, a function that prints above it).
+
+    `total` is the number of mutants or of seconds at which the bar is full.
+    """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()

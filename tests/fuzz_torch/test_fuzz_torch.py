@@ -37,7 +37,7 @@ def test_calls_are_repeatable_and_of_every_kind():
 
 
 def planted(ours: Any, *shapes: tuple[int, ...], **changed: Any) -> Case:
-    """A call of a wrong function, which should be `torch.matmul`."""
+    """A `Case` that compares `ours`, a wrong matmul, with `torch.matmul`; `changed`: its fields."""
     tensors = tuple(
         Drawn(shape, torch.float32, "row-major", shape, lambda x: x, True, number + 1)
         for number, shape in enumerate(shapes or ((5, 7), (7, 6)))

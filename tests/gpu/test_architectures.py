@@ -1,4 +1,4 @@
-"""Kernels are right for architectures that a test registers and lowerings that a test passes."""
+"""Kernels are right if a test registers an architecture, or gives a lowering as an argument."""
 
 from __future__ import annotations
 

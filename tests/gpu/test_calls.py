@@ -51,7 +51,7 @@ def in_thread(work: Callable[[], None]) -> None:
 
 @every
 def test_buffers_take_turns(spec: Spec):
-    """Cached calls of one kernel use the tensors that they are given, also at other addresses."""
+    """If calls of one kernel alternate between tensors, each call uses the tensors that it gets."""
     problems = [Problem.make(spec, (264, 392, 520), seed) for seed in range(5)]
     expected = [problem.run().clone() for problem in problems]
     for _ in range(20):

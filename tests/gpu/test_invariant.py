@@ -1,4 +1,4 @@
-"""`matmul(invariant=True)` on a GPU: a row has equal bits for every m, plan and other rows.
+"""`matmul(invariant=True)` on a GPU: bits of a row of D depend on no m, plan or other row of A.
 
 The tests also check what is assumed of the hardware: that a multiply instruction gives the same
 bits for an element of D wherever the element is in the instruction's tile, whatever the extents of

@@ -24,7 +24,10 @@ def angles(m: int, pairs: int) -> tuple[Any, Any]:
 
 
 def close(d: Any, product: Any, parts: str, cos: Any, sin: Any) -> None:
-    """Check that the halves of d's rows are the rotated pairs of columns of a product."""
+    """Check d: each pair of columns of `product`, rotated, is in the left and the right half.
+
+    `parts` says which columns are a pair: `interleaved` pairs neighbours, else halves are paired.
+    """
     x, y = (
         (product[..., ::2], product[..., 1::2]) if parts == "interleaved" else product.chunk(2, -1)
     )

@@ -59,7 +59,10 @@ def graph_of(case: Case) -> KernelGraph:
 
 
 def kernel_of(case: Case, timeline: bool | int = True) -> Any:
-    """Compile and assemble the kernel of a test case; then skip the test if no GPU can run it."""
+    """Compile and assemble the kernel of a test case; then skip the test if no GPU can run it.
+
+    `timeline` is the argument of `codegen.compile` that makes the kernel record events.
+    """
     *_, lowering = case
     target = "sm_90a" if lowering else "sm_80"
     options: dict[str, Any] = {"timeline": timeline, "lowering": lowering}

@@ -16,7 +16,10 @@ from tests.mutants.trials import Workplace
 
 
 def recorded(folder: Path, jobs: int) -> Record:
-    """Run the quick tests, unless `folder` has a record; return which code each test executes."""
+    """Run the quick tests in `jobs` processes, unless `folder` has a record of an earlier run.
+
+    Returns the record: which code each test executes.
+    """
     if not any(folder.glob("*.jsonl")):
         folder.mkdir(parents=True, exist_ok=True)
         print(f"running the quick tests to record in {folder} what each executes", flush=True)

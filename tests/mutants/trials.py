@@ -105,7 +105,10 @@ class Workplace:
             path.write_bytes(source)
 
     def _demand(self, tests: Sequence[str], limit: float) -> None:
-        """Check that the tests that killed a mutant pass on the unchanged source."""
+        """RuntimeError unless `tests` pass on the unchanged source within `limit` CPU seconds.
+
+        These tests failed on a mutant; if they fail without it too, the mutant is not the cause.
+        """
         code, by = self._pytest(tests, limit)
         if code:
             raise RuntimeError(

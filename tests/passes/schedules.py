@@ -153,9 +153,10 @@ def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
 
 
 def moved(name: str, depth: int) -> int:
-    """The most iterations that the option `least_segment` can add to one workgroup.
+    """The most iterations that the option `least_segment` of a schedule can add to one workgroup.
 
     The option moves the first and the last iteration of a workgroup to tile ends that are near.
+    `name` is the schedule's, `depth` the number of k tiles of an output tile.
     """
     least = schedule(name).options.get("least_segment", 1)
     assert isinstance(least, int)

@@ -34,7 +34,7 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def waits_for_lower(name: str) -> bool:
-    """Whether workgroups wait only for workgroups with lower numbers.
+    """Whether workgroups of the schedule `name` wait only for workgroups with lower numbers.
 
     Workgroups do so with owner=last, which is the default of split-k.
     """

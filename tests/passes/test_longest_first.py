@@ -30,7 +30,7 @@ def offsets_of(extents: list[int]) -> list[int]:
 
 
 def of_depths(text: str, depths: list[int], workgroups: int):
-    """The trace of groups of 2 x 3 output tiles, with the given numbers of k tiles."""
+    """The trace of the pipeline `text` for groups of 2 x 3 output tiles, `depths` k tiles deep."""
     graph: KernelGraph = Pipeline.parse(text)(OF_DEPTH.graph(TILE))
     m, n, k = TILE
     tables = {"offsets": offsets_of([k * depth for depth in depths])}

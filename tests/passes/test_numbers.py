@@ -54,7 +54,7 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 
 
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """How a hybrid schedule divides the iterations of a problem (m, n, k, workgroups).
+    """How the hybrid schedule `name` divides the iterations of a problem (m, n, k, workgroups).
 
     Returns four numbers of iterations: of the Stream-K part in total, of one workgroup in the
     Stream-K part, of the data-parallel part in total, of one workgroup in the data-parallel part.

@@ -50,7 +50,10 @@ FOUND = (
 
 
 def visited(rows: int, columns: int, width: int, snake: bool) -> Iterator[tuple[int, int]]:
-    """(row, column) of every tile in the order of `Rasterize`, by nested loops over bands."""
+    """(row, column) of every tile in the order of `Rasterize`, by nested loops over bands.
+
+    A band has `width` tile rows; with `snake`, every second band is visited from right to left.
+    """
     for band, begin in enumerate(range(0, rows, width)):
         every = range(columns)
         for column in reversed(every) if snake and band % 2 else every:
@@ -87,7 +90,8 @@ def along_curve(
 ) -> Iterator[tuple[int, int]]:
     """(row, column) of every tile in the order of `Rasterize` along a curve.
 
-    Whole squares of a band are visited along the curve, all other tiles column by column.
+    Whole squares of a band are visited along the curve, all other tiles column by column. `width`
+    and `snake` are those of `visited`.
     """
     steps = curve(order, width)
     places = list(visited(rows, columns, width, snake))

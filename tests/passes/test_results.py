@@ -48,7 +48,7 @@ def left_over(graph: KernelGraph, problem: Problem) -> dict[str, int]:
 
 
 def one_number_a_piece(pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(random numbers, A of 1 x k, B of k x 1), where A·B over k tile i is number i."""
+    """(`pieces` random numbers, A of 1 x k, B of k x 1), where A·B over k tile i is number i."""
     random = np.random.default_rng(pieces)
     numbers = random.standard_normal(pieces).astype(np.float32) * 1000
     a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)

@@ -24,7 +24,7 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 31, 33, 64, 100, 257)
 
 
 def paired(pieces: int) -> dict[int, list[int]]:
-    """For each partial sum's number, the numbers of the partial sums added to it, in order.
+    """For each of `pieces` partial sums by number, the numbers of those added to it, in order.
 
     Neighbours are paired, then the receivers of these pairs, until one partial sum is left.
     """

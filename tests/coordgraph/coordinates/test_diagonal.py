@@ -1,4 +1,5 @@
-"""`Diagonal`, and `Concatenate` of parts with different extents, compute right positions."""
+"""`Diagonal`, and `Concatenate` of parts with different extents, map elements to right positions.
+"""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_the_other_law_is_checked_too():
 @every_edge
 def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
     """For each kind of edge, the simplified symbolic formulas of `forward` and of `reverse`,
-    evaluated at an index, equal what the edge computes from the index itself.
+    evaluated at an index, equal what `forward` and `reverse` compute from the numbers directly.
     """
 
     @settings(max_examples=6)
@@ -168,7 +168,7 @@ def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
 
 
 def reachable(trial: Trial) -> set[tuple[int, ...]]:
-    """The upstream indices that a downstream index reaches; strides of a `Split` may leave gaps."""
+    """The upstream indices that some downstream index maps to; strides of a `Split` may skip some."""
     if Law.REVERSE_UNDOES_FORWARD in trial.edge.laws:
         return set(trial.upstream)
     return {trial.reverse(below) for below in trial.downstream}

@@ -30,7 +30,7 @@ tables = st.lists(st.integers(0, 9), min_size=1, max_size=9).map(sorted)
 
 
 def slowly(table: list[int], count: int, x: int) -> int:
-    """`search` by its definition: the last entry that is not larger than x; entry 0 if none."""
+    """`search` by definition: index of the last of the first `count` entries <= x; 0 if none is."""
     return max((g for g in range(count) if table[g] <= x), default=0)
 
 

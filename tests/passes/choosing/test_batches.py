@@ -163,7 +163,7 @@ def test_a_short_list_for_groups_ends_with_a_plan_that_they_take():
 
 
 def measured(name: str) -> Iterator[tuple[Gemm, int, dict[Plan, float]]]:
-    """Yield what a results file of `python -m benchmarks groups` has of each problem.
+    """Yield the times of each problem in a results file `name` of `python -m benchmarks groups`.
 
     The items are (problem, number of groups, seconds of each plan).
     """

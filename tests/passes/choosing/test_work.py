@@ -71,7 +71,8 @@ def scheduled(pipeline: str) -> KernelGraph:
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
     """(the cost model's work counts of a schedule, a trace of the schedule to compare with).
 
-    The problem has m x n output tiles with `depth` k tiles each.
+    The problem has m x n output tiles with `depth` k tiles each. A launch has `grid` workgroups,
+    unless the schedule fixes the number.
     """
     schedule = Plan(TILE, pipeline=pipeline).schedule
     fixed = schedule.name in FIXED_GRID and not getattr(schedule, "persistent", False)

@@ -183,7 +183,10 @@ on the computer."""
 
 
 def calls_and_loops(graph: KernelGraph, tiles: int) -> tuple[int, int]:
-    """The number of Python functions that a simulation enters, and that of its main loops."""
+    """(how many Python functions a simulation calls, how many main loops it simulates).
+
+    The problem has 20 x `tiles` output tiles.
+    """
     problem = {"m": 128 * 20, "n": 128 * tiles, "k": 4096}
     simulate(graph, problem)  # the first run also compiles the index expressions
     calls = 0

@@ -93,7 +93,11 @@ def test_partial_sums_are_sent_once_and_received_by_their_readers():
 
 
 def ranges_of(*loops: tuple[int, int], **more: Any) -> Ranges | None:
-    """The ranges of main loops on one tile, from (first k tile, number of k tiles)."""
+    """`MainLoops.ranges` of main loops on one tile, given as (first k tile, number of k tiles).
+
+    None if two of the ranges overlap but differ. `span`: the tile's extents in m and n, divided by
+    those of the graph's smallest tile shape; if it is not (1, 1), the result is None, too.
+    """
     steps = steps_of(*(multiplies(0, first=first, count=count) for first, count in loops))
     made = MainLoops(steps, [WORK], [more.get("span", (1, 1))], np.array([[128, 128, 512]]), 2)
     return made.ranges
