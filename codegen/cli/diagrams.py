@@ -13,7 +13,7 @@ from coordgraph import KernelGraph
 __all__ = ["FOLDER", "MOST_FILES", "write_diagrams"]
 
 FOLDER = "diagrams"
-"""The folder of diagrams inside the cache directory."""
+"""The name of the folder, in the cache directory, for the mermaid diagrams of `coordgraph run`."""
 MOST_FILES = 400
 """The largest number of diagram files in the folder; if there are more, the oldest are deleted."""
 LONGEST_NAME, DIGEST_LETTERS = 80, 10

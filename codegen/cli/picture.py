@@ -78,7 +78,7 @@ class Summary:
         )
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The summary as (label, text) pairs, one for each line."""
+        """This summary of a launch as (label, text) pairs, one for each printed line."""
         work = f"{self.iterations} iteration{_s(self.iterations)}"
         yield "tiles", f"{self._output()} deep: {work}"
         share = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"

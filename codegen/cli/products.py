@@ -134,7 +134,7 @@ class Products:
         return lists.pack(arrays) if len(self.problem.groups) > 1 else arrays[0]
 
     def matrices(self, a: Array, b: Array, c: Array | None, d: Array) -> Iterator[Matrices]:
-        """Views of the matrices of each product."""
+        """The matrices of each product, as views of the arrays that a kernel takes."""
         p = self.problem
         of_a, of_b = self._views("A", a), self._views("B", b)
         of_c = self._views("C", c) if c is not None else [None] * len(self.shapes)

@@ -35,7 +35,7 @@ TEXTS = (".txt", ".mmd", ".md", ".json", ".graph")
 
 
 class Form(StrEnum):
-    """The forms in which a graph is shown."""
+    """The forms in which `coordgraph show` writes a graph."""
 
     MERMAID = "mermaid"
     TEXT = "text"

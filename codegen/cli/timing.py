@@ -43,7 +43,7 @@ class Launched:
 
     @property
     def median(self) -> float:
-        """Median seconds of a launch."""
+        """The median duration of the timed launches, in seconds."""
         return statistics.median(self.seconds)
 
 

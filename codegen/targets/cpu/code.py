@@ -26,7 +26,7 @@ LLVM IR."""
 QUICK_LEVEL = 1
 """LLVM's optimisation level (0 to 3) for guarded kernels, which check every index."""
 OBJECT = "kernel.o"
-"""The name of the object file in a cache entry."""
+"""The name of the file with the machine code of a CPU kernel, in an entry of the disk cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class HostCode:
     quick: bool = False
 
     def address(self, name: str) -> int:
-        """The address of the module's function `name`."""
+        """The address of the compiled function `name`."""
         return self.engine.get_function_address(name)
 
     @cached_property

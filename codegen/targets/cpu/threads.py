@@ -29,9 +29,9 @@ INTERRUPTIBLE = 0.2
 does not end the wait."""
 
 _lock = threading.Lock()
-"""The lock that is held while the pool of threads is created."""
+"""The lock that is held while the pool of threads that run CPU kernels is created."""
 _pool: ThreadPoolExecutor | None = None
-"""The pool of threads; None until a launch needs it."""
+"""The pool of threads that run CPU kernels; None until a launch needs it."""
 
 
 def thread_count(threads: int | None) -> int:

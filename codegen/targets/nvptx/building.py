@@ -94,7 +94,10 @@ class Builder:
         if instructions is not None:
             self.lowerings = (self._only(instructions),)
         self._text: str | None = None
-        """The graph as text, for cache keys; None if the graph must not be cached."""
+        """The graph as text, for cache keys; None if its kernels must not be cached on disk.
+
+        The reason is a class from outside this library, or a graph that has no text form.
+        """
         if cache.cacheable(graph, lowering, *self.lowerings):
             with suppress(VerifyError):  # a graph that cannot be written as text is not cached
                 self._text = graph.text()
@@ -264,7 +267,7 @@ class Builder:
             return self._load_cached(where, variant) or self._make(where, variant, key)
 
     def _key(self, variant: Variant) -> str | None:
-        """The cache key of a variant's PTX; None if the graph must not be cached."""
+        """The cache key of a variant's PTX; None if the graph's kernels must not be cached."""
         if self._text is None:
             return None
         options = self.lowering, self.debug, self.timeline

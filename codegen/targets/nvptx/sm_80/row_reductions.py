@@ -48,7 +48,7 @@ class RowReductionWalker(FragmentWalker):
         return [self.fragments.slot(fragment, first + i, F32) for i in range(width)]
 
     def _result(self, node: Node, fragment: str, dims: tuple[str, ...]) -> ir.AllocaInstr:
-        """The stack slot of a row's result, after `ReduceLanes`."""
+        """The stack slot of a row's result, once `ReduceLanes` has merged the lanes' values."""
         reduces = {op.fragment: op.reduce for op in self.graph.control.of_kind(ops.ReduceLanes)}
         return self._row(node, fragment, dims, reduces[fragment])[0]
 
