@@ -99,8 +99,8 @@ def test_keys_know_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert key("y = 1") != one
         monkeypatch.setattr(cache, "version", lambda name: "0.0.0")
         assert key() != one
-        # Without source files, each call returns a random cache key: kernels that another version of
-        # the library stored on disk are not loaded.
+        # Without source files, each call returns a random cache key, so no kernel is loaded that
+        # another version of the library has stored on disk.
         (root / "coordgraph" / "__init__.py").unlink()
         assert key() != key()
     finally:

@@ -402,8 +402,8 @@ def test_a_graph_from_a_file(tmp_path: Path):
 class Slow:
     """A fake kernel whose second launch takes 0.2 s, as if it compiled code.
 
-    Kernels of graphs that this library did not make compile code without checks after their first
-    launch, which checks every index.
+    The first launch of a real kernel checks every index if the library did not make the graph; the
+    second launch then compiles code without these checks.
     """
 
     target = "cpu"

@@ -55,7 +55,7 @@ class Contents:
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(
         default_factory=dict[Stage, list[tuple[Array, Array]]]
     )
-    """For each stage, the TMA boxes of its latest step: shared-memory positions of a box's
+    """For each stage, the TMA boxes since it was last reused: shared-memory positions of a box's
     elements, and the k of each element.
     """
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])

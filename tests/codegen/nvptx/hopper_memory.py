@@ -146,10 +146,10 @@ class Workgroup:
     multiplying: set[int] = field(default_factory=set[int])
     """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """For each warp role, the steps of the stage ring that it has filled or multiplied."""
+    """For each warp role, the stages that it has filled or multiplied, numbered like `Box.step`."""
     outside: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Pairs (shared-memory buffer of an operand, step of the stage ring) for which no box is
-    loaded, because all boxes lie outside the tensor.
+    """Pairs (shared-memory buffer of an operand, number of stages that the producer had filled
+    before) of stages that get no box, because all boxes lie outside the tensor.
     """
     contents: Contents = field(default_factory=Contents)
     words: dict[int, tuple[int, int]] = field(default_factory=dict[int, Any])

@@ -39,7 +39,7 @@ OURS = (
 class PlayedRows:
     """Executes the reductions of rows of a lowered graph, for all threads of all workgroups.
 
-    Instead of values, a running reduction has a set: how often it includes each element of a row.
+    Instead of a value, a reduction has a count for each element of a row: how often it includes it.
 
     Args:
         graph: the graph, which a GPU lowering returned.

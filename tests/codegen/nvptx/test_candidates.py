@@ -1,5 +1,5 @@
-"""Candidates of every family of schedules assemble with LLVM and ptxas, and none spills
-registers.
+"""Candidate plans for sm_90a, of every family of schedules, assemble with LLVM and ptxas; none
+spills registers.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # LARGEST lacks these families, because their kernels were run on a GPU with every tile.
+        # LARGEST has no plan of these schedules: their kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # LARGEST lacks these families, but has hybrid Stream-K families with the same reductions,
-        # whose kernels contain the main loop of these families and a second main loop.
+        # LARGEST has no plan of these schedules, but hybrid Stream-K plans that reduce like them.
+        # The kernels of these plans contain the main loop of these schedules and a second one.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # LARGEST lacks these families, but has a hybrid Stream-K family with the same fix-up code.
+        # LARGEST has no plan of these schedules, but a hybrid Stream-K plan with the same fix-up.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}
