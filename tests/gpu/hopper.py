@@ -330,7 +330,7 @@ def chunk_of_d(spec: Spec) -> int:
 
 
 def boxes(d: int, *, reads_c: bool) -> Variant:
-    """The variant with TMA for A and B, and `d` elements of D per access; `reads_c`: C is added."""
+    """The variant with TMA for A and B, and `d` elements of D per access; `reads_c`: it takes C."""
     return Variant(Vectors(0, 0, d), "wgmma", reads_c)
 
 

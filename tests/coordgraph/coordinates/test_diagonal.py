@@ -1,5 +1,4 @@
-"""`Diagonal`, and `Concatenate` of parts with different extents, map elements to right positions.
-"""
+"""`Diagonal`, and `Concatenate` of parts with different extents, give elements right positions."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
 
 
 def reachable(trial: Trial) -> set[tuple[int, ...]]:
-    """The upstream indices that some downstream index maps to; strides of a `Split` may skip some."""
+    """The upstream indices that a downstream index maps to; strides of a `Split` may skip some."""
     if Law.REVERSE_UNDOES_FORWARD in trial.edge.laws:
         return set(trial.upstream)
     return {trial.reverse(below) for below in trial.downstream}
