@@ -61,7 +61,8 @@ class HeterogeneousTiles(Pass):
         workgroups: number of workgroups W; None makes it a launch argument.
         small_m, small_n: extents of a small tile in elements. Each must divide the extent of the
             macro tile. None means half of the macro tile's extent, or the whole extent if that is
-            an odd number.
+            an odd number. If the epilogue has s > 1 sums, small_n counts the columns of B for all
+            sums, as the n of `Gemm.graph(tile)` does.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -116,13 +117,18 @@ class HeterogeneousTiles(Pass):
                 f"the output {reducing[0]} has one element for each row and macro tile along n, "
                 "and small tiles would need more; use hybrid-stream-k"
             )
-        tile = macro_tile(graph.coordinates)
+        tile, sums = self._macro_tile(graph), graph.gemm.sums
         small = self.small(tile)
         for axis, part, extent in zip(AXES, small, tile[:2], strict=True):
             if extent % part:
                 return (
                     f"small_{axis}={part} does not divide the macro tile's {extent}; use a divisor"
                 )
+        if small[1] % sums:
+            return (
+                f"small_n={small[1]} has columns of B for {sums} sums of the epilogue; use a "
+                f"multiple of {sums}"
+            )
         if small == tile[:2]:
             return (
                 f"small tiles of {small[0]}x{small[1]} are whole macro tiles: nothing is divided; "
@@ -130,10 +136,17 @@ class HeterogeneousTiles(Pass):
             )
         return None
 
+    @staticmethod
+    def _macro_tile(graph: KernelGraph) -> tuple[int, int, int]:
+        """The extents of a macro tile, where n counts the columns of B for all sums."""
+        m, n, k = macro_tile(graph.coordinates)
+        return m, n * graph.gemm.sums, k
+
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
         (large,) = graph.tilings
-        small = self.small(large.shape)
+        m, n = self.small(self._macro_tile(graph))
+        small = m, n // graph.gemm.sums
         counts = [Integer(whole // part) for whole, part in zip(large.shape, small, strict=False)]
         pieces = counts[0] * counts[1]
         tiles = number_of(graph, numbers)

@@ -64,6 +64,9 @@ RANK = "cluster.rank"
 """The coordinate that is a workgroup's rank in its cluster (PTX: %cluster_ctarank)."""
 MMA_M = 64
 """Number of rows of the left operand of one wgmma instruction."""
+MOST_PIECES = 64
+"""Largest number of wgmma instructions that may divide the columns of a block of 64 rows. The
+accumulators of 64 instructions, of 8 columns or more, do not fit in the registers of a thread."""
 MMA_COLUMNS, HALVED_COLUMNS, MOST_COLUMNS = 8, 32, 256
 """MMA_COLUMNS: the number of columns of one wgmma instruction is a multiple of 8. HALVED_COLUMNS:
 two warpgroups divide the columns of the right operand only if these are a multiple of 32.
@@ -261,9 +264,13 @@ class Division:
 
     @property
     def pieces(self) -> int:
-        """Number of wgmma instructions (of at most 256 columns) that divide a block's columns."""
+        """Number of wgmma instructions (of at most 256 columns) that divide a block's columns.
+
+        The result is 1 if the columns would need more than `MOST_PIECES` instructions.
+        """
         columns = self.share(self.right)
-        fits = (n for n in range(1, columns) if columns % n == 0 and (columns // n) % 8 == 0)
+        most = min(columns, MOST_PIECES + 1)
+        fits = (n for n in range(1, most) if columns % n == 0 and (columns // n) % 8 == 0)
         return next((n for n in fits if columns // n <= MOST_COLUMNS), 1)
 
     @property

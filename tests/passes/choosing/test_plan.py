@@ -10,12 +10,13 @@ import pytest
 
 from coordgraph import Gemm, ParseError, PassError
 from coordgraph.tilings import macro_tile
-from passes import HeterogeneousTiles, Pipeline
-from passes.choosing import Plan
+from passes import DataParallel, HeterogeneousTiles, Pipeline
+from passes.choosing import Plan, rank
 from passes.choosing.counting import COUNTED_TILE
 from passes.choosing.plan_table import Table
 from passes.lowering import LowerToHopper
 from tests.passes.schedules import SCHEDULES
+from tests.support.gated import swiglu
 
 TEXTS = (
     "128x256x64 data-parallel",
@@ -110,6 +111,29 @@ def test_the_lowering_has_the_consumers():
     assert "pingpong cannot add up" in (
         Plan.parse("64x64x128@c1x1x2@pingpong stream-k").why_not(Gemm("bf16")) or ""
     )
+
+
+@pytest.mark.parametrize("m", [256, 512, 1024])
+def test_plans_of_gated_products_can_be_scheduled(m: int):
+    """A plan's small tiles count the columns of B, like its macro tiles, for both sums."""
+    problem = Gemm("bf16", transpose_b=True, epilogue=swiglu, m=m, n=14336, k=4096)
+    plans = [choice.plan for choice in rank(problem, None, 12)]
+    assert any("heterogeneous-tiles" in plan.pipeline for plan in plans)
+    for plan in plans:
+        plan.graph(problem)
+
+
+def test_small_tiles_have_whole_columns_of_every_sum():
+    graph = Gemm("bf16", epilogue=swiglu).graph((64, 64, 64))
+    assert HeterogeneousTiles(small_n=32).why_not(graph) is None
+    why = HeterogeneousTiles(small_n=1).why_not(graph)
+    assert why == "small_n=1 has columns of B for 2 sums of the epilogue; use a multiple of 2"
+
+
+@pytest.mark.timeout(20)
+def test_a_tile_of_very_many_columns_is_refused_at_once():
+    graph = DataParallel()(Gemm("bf16").graph((64, 2**60, 64)))
+    assert LowerToHopper().why_not(graph) is not None
 
 
 def test_plans_with_other_grids_share_a_kernel():
