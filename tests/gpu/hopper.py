@@ -115,7 +115,7 @@ WHOLE = (
     hopper("data-parallel", (64, 264, 64), layout="nt"),
     pingpong("data-parallel{persistent=true}", (256, 88, 64), (2, 1, 1), layout="nn"),
 )
-"""Kernels for random problems, in which every tile is computed by one workgroup."""
+"""Kernels that are launched on random problems; one workgroup computes each output tile."""
 SHARING = (
     hopper("stream-k{owner=last}", (16, 128, 64), layout="nn"),
     hopper("stream-k", (192, 192, 64), layout="tn"),
@@ -144,7 +144,7 @@ SHARING = (
     hopper("stream-k{reduction=turnstile}", (24, 256, 64), layout="nn"),
     pingpong("stream-k{owner=last}", (64, 120, 64), layout="tn"),
 )
-"""Kernels for random problems, in which several workgroups compute parts of one output tile."""
+"""Kernels that are launched on random problems; several workgroups share some output tiles."""
 ADDED = (
     hopper("stream-k{reduction=atomic}", (128, 256, 64), layout="nt"),
     hopper("stream-k{owner=last,reduction=atomic}", (256, 256, 64), (2, 1, 1), layout="tn"),

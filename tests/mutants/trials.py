@@ -20,8 +20,8 @@ from tests.mutants.mutations import Mutation
 __all__ = ["Trial", "Workplace", "covering_tests"]
 
 NEAR_FILES = 6
-"""Number of test files whose tests run first on a mutant: those whose paths share most words with
-the path of the mutated module. Slow tests run only from these files.
+"""Number of test files whose tests run first on a mutant: those whose paths have most folder and
+file names in common with the path of the mutated module. Slow tests run only from these files.
 """
 
 

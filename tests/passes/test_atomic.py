@@ -74,7 +74,7 @@ def test_all_but_the_owner_add_to_the_slot_of_the_tile(name: str, problem: Probl
         assert all(workgroups[s.turn] == s.workgroup for s in sent)
         assert sorted(r.turn for r in got) == sorted(s.turn for s in sent)
         assert {r.workgroup for r in got} <= {owner}
-        # If several workgroups compute the tile, the tile has a slot of its own.
+        # If several workgroups compute the tile, the tile has a workspace slot of its own.
         if sent:
             (slot,) = {s.slot for s in sent} | {r.slot for r in got}
             assert slot not in slots

@@ -60,7 +60,7 @@ def test_atomic_additions_of_several_workgroups_are_refuted():
     found = verdict(scheduled("split-k{splits=3,reduction=atomic}"))
     (example,) = found.counterexamples
     assert "in any order" in example.problem
-    # A single atomic addition to a slot of zeros has only one order.
+    # With two splits, only one partial sum is added to a slot of zeros, so there is one order.
     assert not verdict(scheduled("split-k{splits=2,reduction=atomic}")).refuted
 
 
