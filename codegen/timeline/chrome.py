@@ -103,5 +103,8 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _tile(timeline: Timeline, event: int) -> tuple[int, int, int]:
-    """Product, m and n of an event's output tile; -1 if the event has no output tile."""
+    """An event's output tile: number of its product, position along m and n in unit tiles; or -1.
+
+    A unit tile is the largest tile that divides all shapes of output tiles of the kernel.
+    """
     return int(timeline.product[event]), int(timeline.m[event]), int(timeline.n[event])

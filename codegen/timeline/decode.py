@@ -183,7 +183,10 @@ def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
 
 
 def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
-    """Product, m and n of the output tile of each record; -1 if there is none.
+    """The output tile of each record; -1 if there is none.
+
+    The arrays are the number of the matrix product, and the tile's position along m and along n,
+    counted in unit tiles (see `coordgraph.control.timeline`).
 
     A record that names no tile gets the tile of a later record: the next one of the same threads
     that names a tile. A record without a later tile gets -1, and so does a record whose activity
@@ -203,7 +206,10 @@ def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Wor
 def _join_loads(
     activity: Words, cta: Words, begin: NDArray[np.float64], tiles: tuple[Words, ...]
 ) -> None:
-    """Give the i-th LOAD event of each CTA the tile of the CTA's i-th MULTIPLY event."""
+    """Give the i-th LOAD event of each CTA the tile of the CTA's i-th MULTIPLY event.
+
+    Nothing changes if a CTA has different numbers of LOAD and MULTIPLY events.
+    """
     order = np.lexsort((begin, cta))
     loads = order[activity[order] == Activity.LOAD]
     multiplies = order[activity[order] == Activity.MULTIPLY]

@@ -44,7 +44,9 @@ class Timeline:
         rank: the rank of the CTA in its cluster; 0 without clusters.
         warpgroup: the number of the warpgroup that recorded the event; 0 without roles.
         stalled: seconds of the event in which its threads waited for a shared-memory stage.
-        product, m, n: the output tile; -1 in events that belong to no tile.
+        product, m, n: the output tile: the number of its matrix product, and its position along m
+            and n in unit tiles (the largest tiles that divide all shapes of output tiles); -1 in
+            events that belong to no tile.
         first, count: the first k tile and the number of k tiles; -1 in events that sum no k tiles.
         target: the target of the kernel, such as `sm_90a`.
         name: the name of the kernel: its schedule.
@@ -103,7 +105,7 @@ class Timeline:
 
     @cached_property
     def processors(self) -> tuple[int, ...]:
-        """The numbers of the SMs (of the threads on a CPU) that executed a workgroup."""
+        """The ids of the SMs (on a CPU, of the threads) that executed a workgroup, ascending."""
         return tuple(map(int, np.unique(self.slot)))
 
     @cached_property

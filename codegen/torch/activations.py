@@ -73,7 +73,7 @@ _functional: Any = torch.nn.functional
 
 
 def _torch_silu_gradient(g: Tensor, x: Tensor) -> Tensor:
-    share = torch.sigmoid(x)  # PyTorch's silu_backward cannot be differentiated
+    share = torch.sigmoid(x)  # not PyTorch's silu_backward, which cannot be differentiated
     return g * (share * (1 + x * (1 - share)))
 
 
@@ -95,7 +95,7 @@ ACTIVATIONS = {
         ep.relu, _relu, _functional.relu, lambda g, x: _aten.threshold_backward(g, x, 0)
     ),
 }
-"""The activations by name."""
+"""The activation functions of gated products, by the name that `gated` takes."""
 
 
 def _traced(function: Callable[..., Any], biased: bool, **declared: Any) -> EpilogueFunction:

@@ -137,5 +137,5 @@ def _recorded(
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
     function: Any = type(f"coordgraph_{name}", (torch.autograd.Function,), methods)
-    # `Function.apply` first handles the transforms of `torch.func`, which `direct` has excluded.
+    # Skip `Function.apply`, which handles the transforms of `torch.func`: `direct` excludes them.
     return super(torch.autograd.Function, function).apply

@@ -61,7 +61,7 @@ def _gated_with_sums(
 
 
 def _gated_gradient(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
-    """The gradient of `sums` (m x 2n), given the gradient of `act(gate)·up` (m x n)."""
+    """The gradient of `sums`, `A·B + bias` (m x 2n), given that of `act(gate)·up` (m x n)."""
     return differentiate(grad, sums, activation)
 
 

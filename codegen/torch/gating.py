@@ -85,5 +85,5 @@ def _biases(bias: Tensor | None, a: Tensor) -> dict[str, Any]:
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy if its rows are not adjacent elements or overlap."""
+    """The tensor; a contiguous copy if a row's elements are not adjacent, or if rows overlap."""
     return tensor if has_rows(tensor) else tensor.contiguous()

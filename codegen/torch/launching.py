@@ -161,13 +161,13 @@ def has_rows(tensor: torch.Tensor) -> bool:
 
 
 def _layout(tensor: torch.Tensor) -> tuple[int, int, int, int]:
-    """The rows and columns of a tensor's matrices, and the strides between rows and columns."""
+    """Numbers of rows and columns of a tensor's matrices, strides between rows and columns."""
     shape, strides = tensor.shape, tensor.stride()
     return shape[-2], shape[-1], strides[-2], strides[-1]
 
 
 def _have_rows(rows: int, columns: int, step: int, element: int) -> bool:
-    """Whether elements, `element` apart, are adjacent and rows, `step` apart, do not overlap."""
+    """Whether rows (stride `step`) are disjoint, and their elements (stride `element`) adjacent."""
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)
 
 

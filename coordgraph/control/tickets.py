@@ -64,10 +64,10 @@ def not_reset(tensor: str, offset: int, value: int) -> str:
 
 @dataclass(frozen=True)
 class DynamicFor(Operation):
-    """The loop `for (dim = start; dim < stop; dim = following)`, whose next index is a ticket.
+    """The loop `for (dim = start; dim < stop; dim = following)`, with indices from a counter.
 
-    One `TakeTicket` of the same dimension, directly in the body, computes the next index. In a
-    lowered graph for a GPU, a `ReadTicket` computes the next index.
+    One `TakeTicket` of the same dimension, directly in the body, computes `following` from an
+    atomic counter. In a lowered graph for a GPU, a `ReadTicket` computes `following`.
 
     Args:
         dim: the dimension whose index is the loop index.
@@ -146,7 +146,7 @@ class FetchTicket(Operation):
 
 @dataclass(frozen=True)
 class PassTicket(Operation):
-    """Write to shared memory, for other threads, the ticket that this thread has fetched.
+    """Write to shared memory, for other threads, the ticket that `FetchTicket` took.
 
     Args:
         ticket: the name of the register that holds the ticket.

@@ -97,7 +97,7 @@ class _Deriver:
         """The derivation of the index along the dimension `wanted`, with a step for each edge.
 
         Raises:
-            EvaluationError: the point has numbers for some but not all of the coordinates and
+            EvaluationError: the caller gives numbers for some but not all of the coordinates and
                 parameters that the index depends on.
         """
         solution = solve(self.coordinates, self.direction, self.known, [wanted], self.ranges)
@@ -286,7 +286,7 @@ class _Deriver:
         """A copy of `index` with `outside` set if its value is not inside its dimension.
 
         `index` itself is returned if a guard may make the index padding, if nothing uses the index,
-        or in the forward direction, where the caller's point may be padding.
+        or in the forward direction, where the indices that the caller gives may be padding.
         """
         symbol = self.coordinates.symbol(index.dimension)
         if (
