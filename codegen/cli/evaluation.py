@@ -85,7 +85,7 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """A `Scoped`, which derives coordinates of the graph from those in `at`, which are known.
+    """A `Scoped`, which derives coordinates of the graph from the known coordinates `at`.
 
     If `at` is empty, a default set of coordinates is known, all as symbols. For
     `Direction.REVERSE`, which derives tensor indices, these are all dimensions that are upstream of
@@ -147,7 +147,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise VerifyError if a coordinate is negative, or is at least its size, if that is known."""
+    """Raise VerifyError if a coordinate is negative, or is not below its size, where known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):

@@ -69,7 +69,7 @@ def _word(walker: Walker, expr: Expr, node: Node) -> ir.Value:
 
 
 def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
-    """Emit the position of the tile that a record names: product (0 if only one), m and n.
+    """Emit the position of a timeline record's tile: product (0 if only one), m and n.
 
     The unit of m and n is the largest tile that divides all tile shapes of the kernel.
     """

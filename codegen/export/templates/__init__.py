@@ -9,7 +9,7 @@ __all__ = ["filled"]
 
 
 def filled(template: str, **words: str) -> str:
-    """The text of a template file of this folder, with every word filled in.
+    """The text of the template file `template`, with every `$word` replaced.
 
     Raises:
         KeyError: the template has a word that is not given.

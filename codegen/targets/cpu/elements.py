@@ -33,7 +33,7 @@ class Elements:
     register: DType
 
     def load(self, address: Any, kind: DType) -> Any:
-        """Load an element of type `kind`, and convert it to `self.register`, the computing type."""
+        """Load an element of type `kind`; convert it to `self.register`, the type in registers."""
         b = self.builder
         if kind != BF16:
             return self._convert(b.load(address, typ=llvm_type(kind)), kind, self.register)

@@ -94,7 +94,7 @@ class LaunchCode:
         return function
 
     def _fail(self) -> ir.Function:
-        """`fail(control, kind, workgroup, …, index)`: stop the launch, and record its first error.
+        """Emit `fail(control, kind, workgroup, …, index)`: stop the launch, record its first error.
 
         Errors after the first error of a launch are not recorded.
         """
@@ -112,7 +112,7 @@ class LaunchCode:
         return function
 
     def _find_deadlock(self) -> ir.Function:
-        """`stuck(control)`: whether every thread waits for a flag, and no flag ends its wait.
+        """Emit `stuck(control)`: whether every thread waits for a flag, and no flag ends its wait.
 
         The function reads the number of ended waits before and after it reads which flag each
         thread waits for (the threads' slots of the control block).
@@ -222,7 +222,7 @@ class LaunchCode:
         return function
 
     def run(self, kernel: ir.Function, name: str) -> None:
-        """`run(order, control, slot, count, …)`: execute workgroups until none is left.
+        """Emit `run(order, control, slot, count, …)`: execute workgroups until none is left.
 
         The i-th workgroup to start is `order[i]`, or i if `order` is null.
         `kernel(control, slot, …, workgroup)` executes one workgroup.

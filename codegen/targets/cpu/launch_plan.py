@@ -97,7 +97,7 @@ class Formulas:
     def plan(
         self, waits: Any, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
     ) -> Plan:
-        """Evaluate the expressions for the parameters and tables of a launch.
+        """Make a launch's `Plan`: evaluate grid, shapes and sizes for its parameters and tables.
 
         Args:
             waits: which workgroups a workgroup waits for (`coordgraph.progress.WaitDirection`).

@@ -170,7 +170,7 @@ class CudaKernel(Kernel):
         return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means the variant `Builder.widest`."""
+        """The program of `variant`; None means the one for 16-byte aligned tensors, without C."""
         return self._builder.program(variant or self._builder.widest)
 
     @property
@@ -432,12 +432,12 @@ class CudaKernel(Kernel):
 
     @property
     def resident(self) -> int:
-        """Number of workgroups that GPU 0 runs at once, in the variant `Builder.widest`."""
+        """Workgroups that GPU 0 runs at once, in the variant for 16-byte aligned tensors."""
         return self._load(device(0)).function.resident
 
     @property
     def registers(self) -> int:
-        """Number of registers of a thread on GPU 0, in the variant `Builder.widest`."""
+        """Registers of a thread on GPU 0, in the variant for 16-byte aligned tensors."""
         return self._load(device(0)).function.registers
 
 

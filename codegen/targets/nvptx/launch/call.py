@@ -171,7 +171,7 @@ class CheckedCall:
         known = {t.name: t for t in facts.tensors if t.name in ("C", "D")}
         layouts = {facts.strides(tensor, values) for tensor in known.values()}
         self._size_as_d = self._sizes[2] if len(layouts) == 1 else -1
-        """The size of C in bytes if C has the strides of D; else -1, since C then cannot be D."""
+        """The size of C in bytes if C has the strides of D, so may be the same array; else -1."""
 
     def overlaps(self, pointers: Pointers) -> bool:
         """Whether the address ranges of an output and another tensor overlap.
