@@ -153,7 +153,8 @@ class Matmul:
         if any(operand.shape[1] % ALIGNMENT for operand in (a, b, d)):
             raise Unavailable(
                 "the Triton kernel loads by TMA, which needs rows of A, B and D of a multiple of "
-                f"{ALIGNMENT} elements (16 bytes), but the shape is {problem.shape.size}"
+                f"{ALIGNMENT} elements (16 bytes), but the shape is {problem.shape.size}; choose "
+                f"m, n and k that are multiples of {ALIGNMENT}"
             )
         self.config, shape = config, problem.shape
         self.transposes = {"TRANSPOSE_A": problem.transpose_a, "TRANSPOSE_B": problem.transpose_b}

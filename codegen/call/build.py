@@ -41,8 +41,8 @@ _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraph
 A key is `Plan.kernel` followed by the items of `PlanRequest.kind`.
 """
 _refused: list[Kernel] = []
-"""Kernels that were replaced by an error. The kernels are kept alive, because a captured CUDA graph
-may still launch them and use their workspaces."""
+"""Kernels whose entry in `_kernels` was replaced by an error. They are kept alive, because a
+captured CUDA graph may still launch them and use their workspaces."""
 _lock = threading.RLock()
 
 
