@@ -60,4 +60,4 @@ MEASURES = {
     "gantt": Measure("gantt", "what every SM does when: traced launches, simulated and measured"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),
 }
-"""All measures by their names on the command line."""
+"""All measures: the commands of `python -m benchmarks`, by their names on the command line."""

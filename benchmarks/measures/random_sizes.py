@@ -182,7 +182,7 @@ def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
 
 
 def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
-    """By name, the summaries of all problems, and by layout, by cuBLAS's time and by k."""
+    """Summaries by class of problems: all, each layout, ranges of cuBLAS's time, ranges of k."""
     names = [
         "all",
         *(f"layout {layout}" for layout in dict.fromkeys(one.layout for one in found)),
