@@ -176,7 +176,7 @@ class _Difference:
     unwritten: int = 0
 
     def add(self, matrices: Matrices, alpha: float, beta: float) -> Iterator[int]:
-        """Compare D of one product with the reference by blocks of rows; yield their numbers of rows."""
+        """Compare D of one product with the reference by blocks of rows; yield each row count."""
         a, b, c, d = matrices
         # Products of 8-bit integers are exact in 64-bit floats, as are sums of up to 2^37 of them.
         k, b64 = b.shape[0], b.astype(np.float64)
