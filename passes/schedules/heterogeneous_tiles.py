@@ -245,7 +245,7 @@ def _divide(
 
 
 def _walk(name: str, wave: str, waves: Expr, work: TileWork) -> Scope:
-    """A scope named `name` with a loop over waves of output tiles, one tile in each wave."""
+    """A scope named `name`: a loop over waves, in each of which a workgroup computes one tile."""
     return Scope(name, (For(wave, Integer(0), waves, body=work.whole()),))
 
 

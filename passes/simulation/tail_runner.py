@@ -164,7 +164,8 @@ class TailRunner:
         sent = np.array(self.sent)[tails.receives[receiving]]
         begin[loops[receiving] + 1] = np.maximum(end[loops[receiving]], sent)
         for number, (_, place) in enumerate(places(loops, tails.stops, tails.plain)):
-            # `begin` is 0 for steps that do not wait.
+            # For a step that does not wait `begin` is 0, so the step begins when the step before it
+            # ends.
             since = end[place - 1] if number else np.maximum(end[place - 1], begin[place])
             end[place] = since + t.seconds[place]
 

@@ -26,9 +26,9 @@ class TakenTiles:
         steps: the steps of a launch whose workgroups take tiles in turn.
 
     Attributes:
-        first_ends: for each workgroup, the end of the steps of its first tile.
-        left: (first step, end of the steps) of each tile that no workgroup has taken; the one that
-            is taken next is last.
+        first_ends: for each workgroup, the index after the last step of its first tile.
+        left: (index of the first step, index after the last step) of each tile that no workgroup
+            has taken; the tile that is taken next is the last entry.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -43,7 +43,7 @@ class TakenTiles:
         owners = steps.workgroup[begins]
         borders = np.searchsorted(owners, np.arange(count + 1))
         turns = np.arange(len(begins)) - borders[owners]
-        # In turn `t`, workgroup `w` takes tile `t * count + w`.
+        # Of `count` workgroups, workgroup w takes tile w first, then tile w + count, and so on.
         order = np.lexsort((owners, turns))
         self.first_ends: list[int] = np.searchsorted(steps.workgroup, np.arange(count)).tolist()
         self._taken: list[list[tuple[int, int]]] = [[] for _ in range(count)]
@@ -59,7 +59,7 @@ class TakenTiles:
         self.left.reverse()
 
     def take(self, workgroup: int) -> tuple[int, int] | None:
-        """(first step, end of the steps) of the next tile; None if all tiles are taken."""
+        """(index of the first step, index after the last) of the next tile; None if none is left."""
         if not self.left:
             return None
         self._taken[workgroup].append(self.left.pop())
@@ -87,7 +87,7 @@ class TakenTiles:
         return np.repeat(shift, counts) + np.arange(counts.sum())
 
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """For each tile, sorted by workgroup: first step, end of the steps, and the workgroup."""
+        """For each tile: index of the first step, index after the last, and workgroup (ascending)."""
         places = np.array([place for tiles in self._taken for place in tiles], np.int64)
         begins, ends = places.reshape(-1, 2).T
         return begins, ends, np.repeat(np.arange(len(self._taken)), [*map(len, self._taken)])
