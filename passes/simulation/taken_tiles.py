@@ -59,7 +59,7 @@ class TakenTiles:
         self.left.reverse()
 
     def take(self, workgroup: int) -> tuple[int, int] | None:
-        """(index of the first step, index after the last) of the next tile; None if none is left."""
+        """(index of first step, index after last step) of the next tile; None if none is left."""
         if not self.left:
             return None
         self._taken[workgroup].append(self.left.pop())
@@ -87,7 +87,7 @@ class TakenTiles:
         return np.repeat(shift, counts) + np.arange(counts.sum())
 
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """For each tile: index of the first step, index after the last, and workgroup (ascending)."""
+        """For each tile: index of first step, index after last step, and workgroup (ascending)."""
         places = np.array([place for tiles in self._taken for place in tiles], np.int64)
         begins, ends = places.reshape(-1, 2).T
         return begins, ends, np.repeat(np.arange(len(self._taken)), [*map(len, self._taken)])

@@ -135,7 +135,7 @@ class BoxedOperand(Operand):
         return gcd(in_boxes(columns, self.kind.bytes), self.kind.row)
 
     def _columns(self, c: CoordinateEditor) -> int:
-        """Number of elements of a row of a tile, rounded up to whole TMA boxes."""
+        """Number of elements of a row of all TMA boxes of a tile, side by side."""
         columns = c[self.column].fixed_size
         return columns if self.along_k else in_boxes(columns, self.kind.bytes)
 
