@@ -139,7 +139,7 @@ class _Point(dict[Atom, int | None]):
         return found
 
     def value(self, p: Polynomial) -> int | None:
-        """The value of a polynomial; None if the value of one of its atoms is unknown."""
+        """The value of a polynomial at this point; None if a variable of it has no known value."""
         total = 0
         for monomial, c in p.items():
             for a in monomial:

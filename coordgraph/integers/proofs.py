@@ -246,7 +246,7 @@ class Prover(NumericBounds):
         return lowers, uppers
 
     def _stated(self, target: Atom) -> SymbolBounds:
-        """The bounds declared for an atom, or given by its function: ``min(a, b) <= a``."""
+        """The bounds declared for an atom, or implied by its function, as ``min(a, b) <= a``."""
         expr = target.expr
         if isinstance(expr, (Minimum, Maximum)):
             parts = tuple(to_polynomial(cast(Expr, arg)) for arg in expr.args)

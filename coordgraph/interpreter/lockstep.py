@@ -251,7 +251,7 @@ class _Walk:
     def values(self, place: int, lanes: Lanes) -> Any:
         """The value, for each of the workgroups `lanes`, of the variable at position `place`.
 
-        The result is one integer if all workgroups have the same value, else an array.
+        The result is an array with an entry per workgroup, or one integer that holds for all.
         """
         found = self.env[place]
         return found[lanes] if isinstance(found, np.ndarray) else found

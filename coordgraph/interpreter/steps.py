@@ -78,7 +78,7 @@ class Work:
         return self._elements[user.id]
 
     def solution(self, user: Dimension) -> Solution:
-        """Expressions for the offset of an element in the tensor `user`, and for its guard."""
+        """Expressions for an element's offset in tensor `user`, and its guard: it is no padding."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
         return self._solutions[user.id]
@@ -252,9 +252,9 @@ class Loop:
     def accumulation(self) -> Work | None:
         """The loop's `product` if the loop sums consecutive k tiles, else None.
 
-        An iteration must advance k by one tile and leave m and n unchanged. The guard must be
-        linear in the loop's index, so that it holds in all iterations if it holds in the first and
-        the last one.
+        An iteration must advance k by one tile and leave m and n unchanged. The guard (the
+        condition that the tiles are no padding) must be linear in the loop's index, so that it
+        holds in all iterations if it holds in the first and the last one.
         """
         if self.product is None:
             return None

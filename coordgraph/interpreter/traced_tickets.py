@@ -20,7 +20,7 @@ __all__ = ["Tickets", "execute_in_turn"]
 
 
 class Tickets:
-    """The ticket counters of one traced launch; every counter starts at 0."""
+    """Counters from which a traced launch takes loop indices (tickets); each starts at 0."""
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, int], int] = {}
@@ -34,14 +34,14 @@ class Tickets:
         self._counters[user.tensor, offset] = next_value(ticket, count)
 
     def problems(self) -> Iterator[str]:
-        """A sentence for each counter that is not 0 after the launch."""
+        """An error message for each ticket counter that is not 0 after the launch."""
         for (tensor, offset), value in self._counters.items():
             if value:
                 yield not_reset(tensor, offset, value)
 
 
 def execute_in_turn(walks: Iterable[Iterator[Event]]) -> None:
-    """Execute all workgroups in turn: each takes one ticket, then lets the others continue.
+    """Execute workgroups in turn: each takes one loop index (ticket), then the next one continues.
 
     Each of `walks` executes one workgroup, and yields an event before the workgroup takes a ticket.
     Workgroups that take no ticket run one after another.
