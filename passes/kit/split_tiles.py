@@ -126,6 +126,6 @@ class SplitTiles:
         return (first, If(Lt(first.symbol, depth), piece))
 
     def _share(self, e: KernelEditor) -> Expr:
-        """Number of a tile's iterations that one workgroup computes; the last may have fewer."""
+        """Number of iterations of a workgroup; the last workgroup of a tile may have fewer."""
         share = ceil_div(self.work.depth, self.splits)
         return e.parameter("share", share, note="iterations of a piece")

@@ -198,7 +198,7 @@ def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None
     """
     for tensor in (*gemm.operands, *gemm.outputs):
         for i, axis in enumerate(gemm.axes[tensor]):
-            if axis == "t":  # along "t", a tensor has one element for each tile of D
+            if axis == "t":  # "t" numbers tiles of D along n, and a tile has one element
                 continue
             below = tiling.index("D", gemm.axes["D"].index(axis))
             c.connect(PassThrough(tiling.index(tensor, i), below))

@@ -250,7 +250,7 @@ def buckets_of(
 def _union(
     begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
 ) -> int:
-    """Nanoseconds in which an event runs on an SM (or on another slot), summed over all slots."""
+    """Nanoseconds in which a slot (an SM or a cluster of SMs) has an event, summed over slots."""
     if not len(begin):
         return 0
     apart = slot * (2 * makespan + 1)

@@ -1,4 +1,4 @@
-"""`DataParallel`: a schedule in which one workgroup computes each output tile alone."""
+"""`DataParallel`: a schedule in which every output tile is computed by one workgroup alone."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Simulation:
 
     @property
     def idle(self) -> float:
-        """Seconds in which a slot has no workgroup (also during the launch), summed over slots.
+        """Seconds in which a slot has no workgroup, from the begin of the launch, over all slots.
 
         A slot runs one workgroup at a time: it is an SM, a part of an SM, or a cluster of SMs.
         """

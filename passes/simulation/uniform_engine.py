@@ -29,7 +29,7 @@ __all__ = ["Requested", "UniformEngine"]
 
 
 class Requested(NamedTuple):
-    """Bytes that all main loops of a launch read together.
+    """Total bytes that all main loops of a launch request and read.
 
     Attributes:
         asked: bytes that were requested from the L2 cache.
@@ -151,7 +151,8 @@ class UniformEngine:
                     all_asked -= asked[outcome]
                     all_read -= read[outcome]
                     if not loops:
-                        # Without main loops the sums are 0; subtraction leaves rounding errors.
+                        # No main loop is left, so the sums are 0; subtraction would leave rounding
+                        # errors.
                         all_asked = all_read = 0.0
                     stale = True
                     if woken := run_tail(loop, now):

@@ -92,7 +92,7 @@ class Gatherers:
 
     @property
     def threads(self) -> int:
-        """Number of threads that gather rows, which each arrive once when a stage is full."""
+        """Number of threads that gather rows; each arrives once at the mbarrier of every stage."""
         return self.warps * LANES
 
     def left(self, tensors: Sequence[str]) -> tuple[str, ...]:

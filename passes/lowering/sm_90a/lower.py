@@ -319,7 +319,7 @@ class LowerToHopper(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, divisions = graph.gemm, self._divisions(graph)
-        division = divisions[0]  # all shapes have the same cluster and warpgroups
+        division = divisions[0]  # tiles of all shapes have the same cluster and warpgroups
         stages, stores = self._stages(graph, divisions), self._stores(graph, divisions)
         maps = Maps.of(graph, _boxed(bool(stores)))
         stores = tuple(replace(store, maps=maps) for store in stores)

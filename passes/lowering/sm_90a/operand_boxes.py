@@ -206,7 +206,7 @@ class OperandBoxes:
         return (self.c.add(Unroll(self.own(name), Integer(self._beside))).id,)
 
     def _memory(self, tensor: str) -> str:
-        """The dimension of the shared memory for the elements of an operand that a step loads."""
+        """The dimension of the shared memory for the part of an operand that a ring step loads."""
         return self.own(f"{tensor}.shared")
 
     def _add_memory(self, tensor: str, home: str, room_bytes: int, size: int) -> str:

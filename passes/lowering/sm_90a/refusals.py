@@ -132,7 +132,7 @@ def no_boxes(graph: KernelGraph) -> str | None:
 
 
 def cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:
-    """The names of those tensors, A and B, in which a group may end inside a row in memory."""
+    """Which of the tensors A and B have rows in memory inside which a group may end."""
     tiling, gemm = next(iter(graph.tilings)), graph.gemm
     columns = {"A": int(not gemm.transpose_a), "B": int(not gemm.transpose_b)}
     return [

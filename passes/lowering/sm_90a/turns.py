@@ -147,7 +147,7 @@ class Turns:
         return replace(op, **bodies)
 
     def _wait(self) -> Operation:
-        """Wait until the warpgroup of the previous work unit has passed its last ring step.
+        """Wait until the previous work unit's warpgroup has passed its last step of the ring.
 
         A work unit is the main loop and what follows it, for an output tile or a segment. The first
         work unit does not wait.
