@@ -31,10 +31,11 @@ from benchmarks.options import (
     command_line,
     require_positive,
 )
-from benchmarks.peers.ways import OURS, means, show, time_ways
 from benchmarks.problems.shapes import Shape, parse_shape
 from benchmarks.reports.console import make_console, progress_bars
+from benchmarks.reports.layer_speeds import means, show
 from benchmarks.reports.record import environment, result_path, write
+from benchmarks.timing.ways import OURS, time_ways
 from coordgraph import epilogue as ep
 
 __all__ = ["main"]

@@ -9,7 +9,7 @@ import pytest
 
 import codegen
 from benchmarks.measures.experts import Layer, parse_layer, swiglu, weighted
-from benchmarks.peers.ways import means
+from benchmarks.reports.layer_speeds import means
 
 
 def test_layers_are_read():

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.reports.summary import geometric_mean
 from benchmarks.timing.sampler import REGIMES, Sampler, Spread, sample_in_rounds
 
-__all__ = ["OURS", "means", "show", "time_ways"]
+__all__ = ["OURS", "time_ways"]
 
 OURS = "coordgraph"
 """The name of the way whose speed is compared with that of all others."""
@@ -47,26 +42,3 @@ def time_ways(
         "seconds": {name: spread.json() for name, spread in spreads.items()},
         "speed": {name: s.median / ours for name, s in spreads.items() if name != OURS},
     }
-
-
-def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Geometric mean and minimum of the speed relative to each other way, by its name."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        for name, speed in row.get("speed", {}).items():
-            found.setdefault(name, []).append(speed)
-    return {name: {"mean": geometric_mean(s), "least": min(s)} for name, s in found.items()}
-
-
-def show(rows: Sequence[Mapping[str, Any]], title: str, console: Console) -> None:
-    """Print the times of every row, whose `name` is printed first, and the mean speeds."""
-    table = Table("layer", f"{OURS} µs", box=SIMPLE, title=title)
-    others = list(dict.fromkeys(name for row in rows for name in row["speed"]))
-    for name in others:
-        table.add_column(f"{name} / {OURS}", justify="right")
-    for row in rows:
-        cells = [f"{row['speed'][name]:.3f}" if name in row["speed"] else "" for name in others]
-        table.add_row(row["name"], f"{1e6 * row['seconds'][OURS]['median']:.1f}", *cells)
-    console.print(table)
-    for name, of in means(rows).items():
-        console.print(f"{name}: mean {of['mean']:.3f}, least {of['least']:.3f}", highlight=False)
