@@ -63,7 +63,11 @@ def problems_of_tickets(graph: KernelGraph) -> Iterator[str]:
 
 
 def problems_of_lowered_tickets(graph: KernelGraph) -> Iterator[str]:
-    """Error messages about the `DynamicFor` loops of a lowered graph; none if all are correct."""
+    """Error messages about the `DynamicFor` loops of a lowered graph; none if all are correct.
+
+    A loop is correct if exactly one operation, directly in its body, computes the next index. A
+    ticket (a loop index from an atomic counter) must be fetched by an operation of the graph.
+    """
     follow, found = (TakeTicket, ReadTicket), 0
     for loop in graph.control.of_kind(DynamicFor):
         own = [op for op in loop.body if isinstance(op, follow) and op.dim == loop.dim]

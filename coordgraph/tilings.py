@@ -80,7 +80,7 @@ class Tiling:
         if (tensor, axis) not in found:
             raise VerifyError(
                 f"tiles of the accumulator '{self.accumulator}' have no MacroTileIndex with "
-                f"tensor={tensor} axis={axis} below a Tile edge; tile that axis"
+                f"tensor={tensor} axis={axis} below a Tile edge; cut that axis by a Tile edge"
             )
         return found[tensor, axis]
 
@@ -102,7 +102,7 @@ class Tiling:
         return m, n * self.sums, k
 
     def problems(self) -> Iterator[str]:
-        """An error message for each pair of axes, such as k of A and of B, with unequal tiles."""
+        """An error message for each pair of axes (k of A and of B, …) with unequal tile extents."""
         for one, other in FITTING:
             a, b = self.indices.get(one), self.indices.get(other)
             if a is not None and b is not None and a.size != b.size:
@@ -176,9 +176,9 @@ class Tilings:
                 for axis, index in indices.items():
                     if before.indices.get(axis, index) != index:
                         raise VerifyError(
-                            f"{op.kind}: the accumulator '{op.accumulator}' would mix tiles of "
-                            f"'{index.id}' and of '{before.indices[axis].id}'; use an accumulator "
-                            "for each"
+                            f"{op.kind}: the accumulator '{op.accumulator}' would mix tiles along "
+                            f"the dimensions '{index.id}' and '{before.indices[axis].id}'; use one "
+                            "accumulator for each of the two tile shapes"
                         )
                 numbers, indices = {**numbers, **before.numbers}, {**indices, **before.indices}
             found[op.accumulator] = Tiling(op.accumulator, numbers, indices, sums)

@@ -249,8 +249,8 @@ class Pass(ABC):
             result = self.apply(graph)
         if not isinstance(result, KernelGraph):
             raise PassError(
-                f"{self} failed: apply returned {type(result).__name__}, not a KernelGraph; end "
-                "it with `return e.graph`"
+                f"{self} failed: apply returned {type(result).__name__}, not a KernelGraph; "
+                "return the rewritten graph"
             )
         if result is not graph:
             result = result.made_by(str(self), graph)
@@ -259,7 +259,8 @@ class Pass(ABC):
             if not problems and self._follows_work(verify):
                 problems = [*work_problems(result)]
         if problems:
-            raise PassError(f"{self} left a broken graph: " + "; ".join(problems))
+            found = "; ".join(problems)
+            raise PassError(f"{self} left a broken graph: {found}; correct its method `apply`")
         if _of_library(type(self)) and is_made_by_library(graph):
             made_by_library(result)
         return result

@@ -49,8 +49,9 @@ def print_graph(graph: KernelGraph, *, provenance: bool = False) -> str:
 def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
     """For each part of a graph that a pass made or changed: its kind, its key and its origin.
 
-    The key of an edge is its position among the edges, that of an operation its id, and that of any
-    other part its name. Parts that existed before the first pass and did not change are left out.
+    The origin names the passes that made and changed the part. The key of an edge is its position
+    among the edges, that of an operation its id, and that of any other part its name. Parts that
+    existed before the first pass and did not change are left out.
     """
     positions = {edge: i for i, edge in enumerate(graph.coordinates.edges)}
     for part, key in graph.provenance:
@@ -126,7 +127,7 @@ class RecordPrinter:
         return f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
 
     def table(self, known: Table) -> str:
-        """The line of the text form that declares a table."""
+        """The line of the text form that declares a table of integers."""
         step = "" if known.rule == SUMS and known.step is None else f" {known.rule}"
         step += "" if known.step is None else f" {self._expression(known.step)}"
         note = f" {quote(known.note)}" if known.note else ""

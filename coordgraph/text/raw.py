@@ -78,7 +78,7 @@ class Path:
 
 @dataclass(slots=True)
 class RawExpression:
-    """The text of an expression before parsing; `condition` is True if it must be a condition."""
+    """The text of an expression, or of a condition if `condition` is True, before parsing."""
 
     text: str
     at: Where

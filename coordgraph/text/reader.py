@@ -38,7 +38,7 @@ __all__ = ["parse_graph"]
 
 T = TypeVar("T")
 ELSE = {"else": "orelse"}
-"""Names of fields by keyword, for keywords of the text form that differ from their field's name.
+"""Names of an operation's fields by keyword of the text form, where keyword and name differ.
 
 The operations of the field follow the keyword in braces.
 """
@@ -107,13 +107,13 @@ class _Reader:
 
     def _gemm(self, at: Place) -> None:
         if self.raw.gemm is not None:
-            raise self.cursor.error("there is a 'gemm' line already; remove one of the two", at)
+            raise self.cursor.error("there is a 'gemm' line already; remove one of both lines", at)
         self.raw.gemm = RawRecord(Gemm, at)
         self._fields(self.raw.gemm)
 
     def _level(self, at: Place) -> None:
         if self.raw.level_at is not None:
-            raise self.cursor.error("there is a 'level' line already; remove one of the two", at)
+            raise self.cursor.error("there is a 'level' line already; remove one of both lines", at)
         self.raw.level_at = self.cursor.place()
         self.raw.level = self.cursor.word("a level")
 
@@ -215,7 +215,9 @@ class _Reader:
 
     def _control(self, at: Place) -> None:
         if self.raw.root is not None:
-            raise self.cursor.error("there is a 'control' block already; remove one of the two", at)
+            raise self.cursor.error(
+                "there is a 'control' block already; remove one of both blocks", at
+            )
         operations = self._body(0)
         if len(operations) != 1:
             raise self.cursor.error(
@@ -256,7 +258,10 @@ class _Reader:
         return raw
 
     def _further_bodies(self, raw: RawOperation, depth: int) -> None:
-        """Parse further bodies of an operation after the first body, such as `else { … }`."""
+        """Parse bodies of `raw` after its first body, such as `else { … }`.
+
+        `depth` is the nesting level of the operation `raw`.
+        """
         c = self.cursor
         while c.token.kind == "name":
             at, written = c.place(), c.advance().text
@@ -277,7 +282,7 @@ class _Reader:
         return registry[name]
 
     def _fields(self, raw: RawRecord, without: tuple[str, ...] = ()) -> None:
-        """Parse `name=value` pairs as fields of `raw`; a string after the pairs is its note."""
+        """Parse `name=value` pairs as fields of `raw`; a string after them is the note of `raw`."""
         c, binding = self.cursor, getattr(raw.cls, "ROLES", ())
         known = field_shapes(raw.cls, without)
         while c.token.kind == "name" and c.after.text == "=":

@@ -72,7 +72,7 @@ class FieldSpec:
         return self.default is MISSING
 
     def is_default(self, value: object) -> bool:
-        """True if `value` equals the default and has its type; such a value is not written."""
+        """True if `value` has the default's type and equals it; such a value is not written."""
         return not self.required and type(value) is type(self.default) and value == self.default
 
 

@@ -49,7 +49,7 @@ from coordgraph.verification.verdicts import Counterexample, Outcome
 __all__ = ["NAME", "batch_invariance", "depth_of_whole_sums"]
 
 NAME = "batch-invariance"
-"""The name of the check."""
+"""The name of the check of batch invariance, for `KernelGraph.check`."""
 
 EXCHANGES = (SendPartial, ReceivePartial, AddPartial, AccumulatePartial, CollectPartial)
 """Operations by which workgroups exchange partial sums. In a graph with such an operation, an
@@ -65,7 +65,8 @@ launch is made for each pair, and the orders of the sums in these launches are c
 COLUMNS = 2
 """Number of tiles along n of the launches that are compared."""
 MOST_LOOPS = 1 << 15
-"""Largest number of loop iterations, over all workgroups, of a launch that is compared."""
+"""Largest number of loop iterations, over all workgroups, of a launch that is compared with other
+launches; a launch with more is left out."""
 Key = tuple[Any, ...]
 """Type of the values on which the order of a sum may depend: (n, k). In a grouped product whose
 groups have their own k, the second value is the k of the group."""
@@ -276,7 +277,7 @@ def _difference(
 
 
 def _unordered(term: Term) -> str:
-    """The text of the first sum in a symbolic sum that is added in no fixed order; else ''."""
+    """The text of the first `Unordered` part (added atomically) of a symbolic sum; '' if none."""
     if isinstance(term, Unordered):
         return str(term)
     if isinstance(term, Sum):

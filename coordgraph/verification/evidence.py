@@ -275,7 +275,7 @@ class _Watched(Machine):
     failed: tuple[Work, Environment] | None = None
 
     def limit(self) -> _Watched:
-        """Limit the number of loop iterations that the workgroup may execute; return `self`."""
+        """Let the workgroup execute at most `MOST_STEPS` loop iterations; return `self`."""
         self._fuel = Fuel(self.workgroup, MOST_STEPS)
         return self
 

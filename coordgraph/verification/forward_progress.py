@@ -70,7 +70,11 @@ def _circle(launch: Launch, cycle: tuple[Send | Receive, ...]) -> Counterexample
 def _wrong_direction(
     launch: Launch, found: Trace, direction: WaitDirection
 ) -> Iterator[Counterexample]:
-    """Counterexamples: waits in a trace that contradict `direction`, on which launchers rely."""
+    """Counterexamples: waits in a trace that `direction` excludes.
+
+    If it is `lower` (or `higher`), launchers rely on it that every workgroup waits only for
+    workgroups of lower (or higher) number.
+    """
     for receiver, sender in sorted(found.wait_edges()):
         wrong = {
             "none": sender != receiver,

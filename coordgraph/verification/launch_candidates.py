@@ -21,12 +21,12 @@ __all__ = ["far_launches", "launch_candidates", "launch_of"]
 GROUPS = 3
 """Number of products in each examined launch of a batched or grouped problem."""
 SPARE_ROWS = 2
-"""Rows of D that no table entry names, in launches of problems that scatter D's rows."""
+"""Number of rows of D that no table entry names, in launches that scatter the rows of D."""
 TILES = (1, 2, 3, 4, 5, 7)
 """Numbers of tiles along one axis that candidate launches combine."""
 MOST_GRID = 24
-"""The largest number of workgroups of a candidate launch in which several workgroups share a
-tile."""
+"""Largest number of workgroups that is tried for launches with about two or more workgroups per
+output tile, unless the graph fixes the number of workgroups."""
 LARGEST_FACTOR = 16
 """The largest constant divisor in a graph's formulas for which candidate launches have as many
 tiles as the divisor, one more and one less."""
@@ -53,7 +53,10 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
 
 
 def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
-    """Yield numbers of tiles and of workgroups, so that workgroups get equal or unequal shares."""
+    """Yield numbers of tiles and of workgroups of launches.
+
+    In some of the launches the workgroups get equal shares of the tiles, in others unequal ones.
+    """
     size = graph.workgroup.size
     near = {c + by for c in _divisors(graph) for by in (-1, 0, 1)} - {0}
     depths = sorted({1, 2, 3, 7} | near)
@@ -83,7 +86,7 @@ def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
 
 
 def _divisors(graph: KernelGraph) -> set[int]:
-    """Constants by which expressions of the graph divide, for example numbers of tiles."""
+    """Constants by which the graph's formulas divide: 2 to LARGEST_FACTOR, but no tile extents."""
     found: set[int] = set()
     tile = set(macro_tile(graph.coordinates))
     for value in graph.expressions:

@@ -30,7 +30,7 @@ Feature = tuple[object, ...]
 
 
 class LaunchFeatures:
-    """Evaluates the features of launches, such as whether a remainder is 0."""
+    """Evaluates features of launches, such as whether a remainder in the graph's formulas is 0."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self._gemm = graph.gemm

@@ -111,7 +111,11 @@ class LaunchTraces:
 
 
 def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
-    """Yield the features of a trace: its kinds of segments, numbers of partial sums, and so on."""
+    """Yield the features of a trace: one for each output tile, and one for each workgroup.
+
+    The feature of a tile consists of the roles of its segments, and of the approximate numbers of
+    its segments and received partial sums; that of a workgroup, of the kinds of its events.
+    """
     receives = Counter(receive.tile for receive in found.receives)
     for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
         cut = [segment.role for segment in segments]

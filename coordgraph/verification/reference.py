@@ -58,7 +58,7 @@ class Product(NamedTuple):
     number: int
     expected: Array
     place: Array
-    """The position of each element of `expected` in the array of the tensor, in elements."""
+    """The position, in the output's array, of each element of the expected matrix, in elements."""
     tensor: str = "D"
     """The name of the output: D, or another output of the epilogue."""
 

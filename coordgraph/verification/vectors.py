@@ -109,7 +109,8 @@ def _accesses_of(graph: KernelGraph, op: Operation) -> Iterator[tuple[str, int, 
 def _row(graph: KernelGraph, memory: str, form: str, width: int) -> int:
     """Number of consecutive elements at the address that one thread gives to an instruction.
 
-    `ldmatrix` and `stmatrix` move rows of 16 bytes.
+    `ldmatrix` and `stmatrix` (a `form` with `matrix` in its name) move rows of 16 bytes; any other
+    instruction moves `width` elements.
     """
     if "matrix" not in form:
         return width
@@ -185,7 +186,13 @@ class _Access:
         return found[-1] if found else ""
 
     def _wrong_step(self, symbol: Symbol, scope: Scoped, difference: Expr) -> str:
-        """How the index grows from one vector element to the next, as text; '' if always by 1."""
+        """How the index grows from one vector element to the next, as text; '' if always by 1.
+
+        Args:
+            symbol: the number of the element in the vector.
+            scope: the scope of the access.
+            difference: the element's index minus that of the vector's first element.
+        """
         grown = simplify(difference.expand(), scope.ranges)
         for i in range(1, self.width):
             step = simplify(grown.xreplace({symbol: Integer(i)}), scope.ranges)
@@ -202,7 +209,7 @@ class _Access:
         return lcm(*(divisor_of(e, self.width, known) for e in (expr, expr.expand())))
 
     def _starts_matrices(self, read: Load) -> bool:
-        """Whether the entries of a table are proved to be multiples of the vector's length.
+        """Whether all entries of the table that `read` reads are proved multiples of vector length.
 
         Prefix sums of multiples of that length are such entries. An example is the table of the
         offsets at which the matrices of a list of products begin.

@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models."""
+        """The names of the models that `compare` trains and decodes."""
         return [STOCK, OURS, *([CONTROL] * self.control)]
 
 

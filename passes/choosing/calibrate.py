@@ -65,10 +65,11 @@ HELD_OUT = 4
 fitted to the other parts, and their choices of plans are judged on the held-out part."""
 FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
 LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
-"""Lower bounds of fitted constants, by name. A time factor multiplies the time of a slow case, so
-it is at least 1."""
+"""Lower bounds of fitted constants, by name. Each is a factor by which a slow case, such as few
+pipeline stages, multiplies a time, so it is at least 1."""
 MOST: dict[str, float] = {"merged": 1.0}
-"""Upper bounds of fitted constants, by name. `merged` is a share, so it is at most 1."""
+"""Upper bounds of fitted constants, by name. `merged`, a share of requests to the L2 cache, is at
+most 1."""
 BY_HOST, HOST_SECONDS = "host", 0.5e-6
 """BY_HOST: value of the entry `launches` of a file of measured times whose kernels were launched by
 the host, not by a CUDA graph. HOST_SECONDS: first guess of the seconds that a kernel takes longer
@@ -136,7 +137,7 @@ class Measurements:
 
     @property
     def problems(self) -> int:
-        """Number of different problems that were measured."""
+        """Number of problems; a problem that is measured in several files counts once per file."""
         return int(self.problem.max()) + 1
 
     def best(self, values: Column) -> Column:
@@ -373,7 +374,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: fit constants, print how well they choose plans, write or print them.
+    """Run the command: fit constants, print how well they choose plans, write the constants.
 
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.

@@ -107,7 +107,7 @@ def chooser_of(instructions: str) -> Chooser:
 
 
 def modelled() -> tuple[str, ...]:
-    """Names of the architectures with a cost model, which can rank plans without a GPU present."""
+    """Names of the architectures with a cost model; it ranks their plans without a GPU present."""
     return tuple(
         found.name
         for found in ARCHITECTURES.values()

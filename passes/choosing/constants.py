@@ -345,7 +345,7 @@ def constants_of(device: str = MEASURED, processors: int | None = None) -> Const
 
 @cache
 def _scaled(base: Constants, device: str, processors: int) -> Constants:
-    """Estimated constants of a device with another number of SMs than the device `base`."""
+    """Constants of `base` scaled to `processors` SMs, as an estimate for the device `device`."""
     ratio = processors / base.processors
     shared = (
         *("l2_rate", "dram_rate", "l2_bytes"),

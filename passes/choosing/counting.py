@@ -197,7 +197,7 @@ class WorkCounter:
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The numbers of iterations, sends and so on of many problems; one array per input."""
+        """Work counts (iterations, sends, …) of many problems, given an array for each input."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:

@@ -34,7 +34,7 @@ def host_plan(m: int, n: int, k: int) -> Plan:
 def instructions_plan(
     m: int, n: int, k: int, processors: int, batches: int = 1, row: int = UNIT_K
 ) -> Plan:
-    """The plan for mma.sync: on GPUs before Hopper, and for operands that TMA's alignment excludes.
+    """The plan for mma.sync: on GPUs before Hopper, and for operands not aligned as TMA needs.
 
     The plan has the largest tile of `GPU_TILES` that gives every SM at least one output tile. If no
     tile does, tiles are divided along k by Stream-K if k is large; else the plan has the smallest

@@ -34,17 +34,23 @@ def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
     """
     tile = plan.tile[2]
     if plan.cluster[2] > 1:
-        return f"the CTAs of the plan's clusters divide k, but the required order has {order}"
+        return (
+            "the CTAs of the plan's clusters divide k; a plan for this product must add in this "
+            f"order: {order}"
+        )
     if problem.k is None or -(-problem.k // tile) * tile != order.depth:
         return (
-            f"the plan's k tiles of {tile} elements do not end at {order.depth}, where the "
-            f"required order of additions ({order}) ends; choose another extent of k tiles"
+            f"the plan's k tiles of {tile} elements do not end at {order.depth}, the end of the "
+            f"required order of additions ({order}); choose another extent of k tiles"
         )
     found = _order_in_graph(plan.pipeline, plan.tile, replace(problem, m=None, n=None))
     if isinstance(found, str):
         return found
     if found != _term(order, tile):
-        return f"the plan has k tiles of {tile} elements, and it adds {found}; required is {order}"
+        return (
+            f"the plan has k tiles of {tile} elements, and it adds {found}; a plan for this "
+            f"product must add in this order: {order}"
+        )
     return None
 
 

@@ -47,8 +47,8 @@ WIDTHS = {
     320: (96, 128),
 }
 """Extents of a CTA's part of a tile that are tried: for each number of rows, the numbers of
-columns. Of the odd multiples of 8, those from 136 to 184 are left out, because they were measured
-to be up to 17 % slower than the next multiple of 16 (H200, 2026-11-24)."""
+columns. Odd multiples of 8 above 120 are left out: those up to 184 were measured to be up to 17 %
+slower than the next multiple of 16 (H200, 2026-11-24)."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 alternate between tiles."""

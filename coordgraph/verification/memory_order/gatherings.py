@@ -27,7 +27,10 @@ class Gatherings:
         self.teams: dict[tuple[int, int, str, int], Team] = {}
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Gathering) -> Iterator[Event]:
-        """Simulate a thread at a barrier or async-group; yield an event while the thread waits."""
+        """Simulate a thread at a barrier or async-group; yield an event while the thread waits.
+
+        `number` is the position of `effect` in `step.effects`.
+        """
         match effect:
             case Commit():
                 self._commit(agent, step, effect)

@@ -171,8 +171,8 @@ class Machine:
         self._bytes += (clock.time.bit_length() + clock.seen.bit_length()) // 8
         if self._bytes > MOST_BYTES:
             raise TooLarge(
-                f"the recorded orders of {len(self.log.events)} events need more than {MOST_BYTES} "
-                "bytes; choose smaller sizes"
+                f"the clocks (which events happened before each access) of {len(self.log.events)} "
+                f"events need more than {MOST_BYTES} bytes; choose smaller sizes"
             )
         return clock
 

@@ -62,8 +62,8 @@ class Facts:
         """Read the facts from a lowered graph.
 
         Raises:
-            VerifyError: the graph has no dimension of threads, more threads in a workgroup than a
-                GPU allows, or more workgroups in a cluster.
+            VerifyError: the graph has no dimension of threads or several of them, or a number of
+                threads in a workgroup, or of workgroups in a cluster, that no GPU allows.
         """
         c = graph.coordinates
         workitems = c.of_kind(Workitem)
@@ -89,7 +89,10 @@ class Facts:
             ("workgroups in a cluster", prod(cluster.values()), MOST_RANKS),
         ):
             if not 1 <= count <= most:
-                raise VerifyError(f"the graph has {count} {what}; a GPU allows 1 to {most}")
+                raise VerifyError(
+                    f"the graph has {count} {what}; a GPU allows 1 to {most}, so lower the graph "
+                    "with another number"
+                )
         return cls(
             workitems[0].fixed_size,
             workitems[0].id,

@@ -254,11 +254,14 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
         return
     if _before(event, first, second, clock):
         return
-    problem = "nothing orders the two"
+    problem = "nothing orders the two; add a barrier or a wait between them"
     if event & clock.time:
-        problem = "no proxy fence orders the two"
+        problem = "no proxy fence orders the two; add a FenceShared or a FenceMemory"
         if first.kind.changes and not event & clock.seen:
-            problem = "the first is not released and acquired in scopes that include both threads"
+            problem = (
+                "the first is not released and acquired in scopes that include both threads; "
+                "correct the scopes"
+            )
     raise Violation(
         f"data race: one access {first.kind.value} {second.home[0]}, another one "
         f"{second.kind.value} the same element, and {problem}",

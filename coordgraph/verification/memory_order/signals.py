@@ -53,7 +53,10 @@ class Signals:
         the counters, index of the counter along it)."""
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
-        """Simulate a thread at an mbarrier, flag or counter; yield an event while it waits."""
+        """Simulate a thread at an mbarrier, flag or counter; yield an event while the thread waits.
+
+        `number` is the position of `effect` in `step.effects`.
+        """
         place = value_of(step, number, "place", agent)
         match effect:
             case Initialise():
@@ -129,7 +132,10 @@ class Signals:
     def _found(
         self, agent: Agent, workgroup: int, barrier: str, place: int, *, proxy: bool = False
     ) -> Mbarrier:
-        """Look up an mbarrier; raise `Conflict` if `agent` cannot see its initialisation."""
+        """Look up an mbarrier; raise `Conflict` if `agent` cannot see its initialisation.
+
+        If TMA (`proxy`) or another workgroup uses the mbarrier, a `PublishBarriers` is needed too.
+        """
         mbarrier = self.mbarriers.get((workgroup, barrier, place))
         if mbarrier is None or not mbarrier.initialised & agent.clock.seen:
             other = 0 if mbarrier is None else mbarrier.initialised

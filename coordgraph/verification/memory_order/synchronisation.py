@@ -326,12 +326,12 @@ class Flag:
 
 @dataclass(eq=False)
 class Team:
-    """An async-group that the threads of a warpgroup commit together, before all have arrived.
+    """An async-group of a whole warpgroup, and how many threads have reached its commit so far.
 
     Args:
-        expected: number of threads that must arrive.
-        here: number of threads that have arrived.
-        time: the events that happened before these arrivals, one bit per event.
+        expected: number of threads that must reach the commit.
+        here: number of threads that have reached it.
+        time: the events that happened before these threads reached it, one bit per event.
         events: the events of the group's operations, one bit per event.
     """
 
