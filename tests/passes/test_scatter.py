@@ -212,7 +212,7 @@ def one_share_less(op: Operation) -> Operation:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (one_reader_less, "after all the readers|wait"),
+        (one_reader_less, "as its sender declared|wait"),
         (one_reader_more, "still set"),
         (not_awaited, "still set"),
         (one_share_less, "written never"),
