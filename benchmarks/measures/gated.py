@@ -3,7 +3,7 @@
     python -m benchmarks gated                                # 12 layers, about 3 minutes
     python -m benchmarks gated --shapes 512x14336x4096
 
-A layer MxNxK has M tokens, N outputs and K inputs; its weight has 2·N rows, first those of the gate.
+A layer MxNxK has M tokens, N outputs and K inputs; its weight has 2·N rows, the gate's first.
 Contenders, timed in turn:
 
   coordgraph     codegen.matmul with the epilogue SwiGLU: one kernel

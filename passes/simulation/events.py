@@ -140,7 +140,7 @@ class Times:
         groups = (
             (starts, started, entered, Activity.START, None),
             (pauses, before, begin_of_step, np.where(waits, Activity.WAIT, Activity.TURN), waits),
-            (executed, begin_of_step, end_of_step, OF_STEP[s.kind], True),
+            (executed, begin_of_step, end_of_step, OF_STEP[s.kind], every),
             (drains, left, ended, Activity.DRAIN, None),
         )
         for rows, begins, ends, *_ in groups:
@@ -155,10 +155,10 @@ class Times:
             at = places[rows[chosen]]
             begin[at], end[at] = begins[chosen], ends[chosen]
             activity[at] = what[chosen] if isinstance(what, np.ndarray) else int(what)
-            if numbered is True:
-                step[at], overlaps[at] = numbers[chosen], behind[chosen]
-            elif numbered is not None:
+            if numbered is not None:
                 step[at] = np.where(numbered[chosen], numbers[chosen], NONE)
+            if rows is executed:
+                overlaps[at] = behind[chosen]
         workgroup = np.repeat(owners, 2 * (np.diff(borders) + 1))[kept]
         slot = np.array(self.slot, np.int64)[workgroup]
         return Events(begin, end, workgroup, slot, activity, step, overlaps)
