@@ -137,6 +137,7 @@ class Times:
         kept = np.zeros(2 * (len(s) + s.workgroups), bool)
         # (rows, begin, end, activity, mask of the rows that belong to a step: True for all, None
         # for no row)
+        every = np.ones(len(s), bool)
         groups = (
             (starts, started, entered, Activity.START, None),
             (pauses, before, begin_of_step, np.where(waits, Activity.WAIT, Activity.TURN), waits),
