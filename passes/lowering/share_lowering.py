@@ -39,9 +39,9 @@ __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
 """FIRST: the coordinate of the loop that polls flags. In an iteration, each thread polls the flag
-of one peer; the loop's index is the number of the first of these peers. BATCH: the coordinate of a
-loop of one iteration around the unrolled loop over the peers of a batch, and the prefix of the ids
-of other coordinates of batches."""
+of one peer (workgroup with partial sums of the tile); the loop's index is the number of the first
+of these peers. BATCH: the coordinate of a loop of one iteration around the unrolled loop over the
+peers of a batch, and the prefix of the ids of other coordinates of batches."""
 BATCHES = (16, 8, 4, 2, 1)
 """Sizes of batches: the number of peers (workgroups with partial sums of the tile) whose
 partial sums a thread loads together. The partial sums of 16 peers take 64 registers of a thread."""

@@ -230,8 +230,8 @@ class UniformTables:
 
         Returns:
             None if there are few main loops, if they are of too many kinds, if their ranges of k
-            tiles overlap, if a workgroup does not begin with a main loop, or if `send_numbers` has
-            no result.
+            tiles overlap, if a workgroup does not begin with a main loop, or if `send_numbers`
+            returns None.
         """
         if len(loops) < LEAST_LOOPS or (ranges := loops.ranges) is None:
             return None

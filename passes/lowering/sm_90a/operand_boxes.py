@@ -137,7 +137,7 @@ class OperandBoxes:
         return width, max((n for n in range(1, fit + 1) if boxes % n == 0), default=0)
 
     def _bytes_of_box(self, width: int, size: int) -> int:
-        """Bytes of the TMA boxes that one step loads if each warpgroup has one box.
+        """Bytes of TMA boxes that one step of the ring loads if each warpgroup has one box.
 
         If the warpgroups do not divide the columns of a tile, they share a single box.
 
@@ -295,7 +295,7 @@ class OperandBoxes:
         free: Callable[[], Operation],
         absent: Container[str] = (),
     ) -> Body:
-        """The consumers' part of an epilogue: apply it to the columns of each loaded step.
+        """The consumers' part of an epilogue: apply it to the columns in each stage of the ring.
 
         Consumers read a stage by ordinary loads, so a proxy fence orders these loads before TMA's
         next write (PTX ISA, "Async proxy").

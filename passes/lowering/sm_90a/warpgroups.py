@@ -42,9 +42,9 @@ VECTOR = CHUNK_BYTES // REGISTER_BYTES
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
     """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
 
-    If an element of D has several sums, they are adjacent registers (`acc.pair`) if the parts of B
-    are interleaved in memory. Otherwise `acc.part` divides the columns of each wgmma instruction,
-    so that TMA boxes have columns of one part.
+    If an element of D has several sums, each is computed from its own columns of B. If these are
+    interleaved in memory, the sums are adjacent registers (`acc.pair`). Otherwise `acc.part`
+    divides the columns of each wgmma instruction, so that a TMA box has columns of one sum only.
 
     Returns:
         The accumulator, whose vectors are pairs of elements in adjacent columns of the wgmma
