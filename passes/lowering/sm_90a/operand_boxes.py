@@ -295,7 +295,7 @@ class OperandBoxes:
         free: Callable[[], Operation],
         absent: Container[str] = (),
     ) -> Body:
-        """The consumers' part of an epilogue: apply it to the columns in each stage of the ring.
+        """The consumers' part of an epilogue: apply it, stage by stage, to the loaded columns.
 
         Consumers read a stage by ordinary loads, so a proxy fence orders these loads before TMA's
         next write (PTX ISA, "Async proxy").
