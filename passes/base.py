@@ -27,10 +27,10 @@ from passes.work_check import work_problems
 __all__ = ["PASSES", "Pass", "Verify", "option", "option_types"]
 
 Verify = Literal["structure", "outside", "work"]
-"""How thoroughly the result of a pass is checked. `structure` runs only the named checks that the
-pass establishes. `work` also traces the workgroups of a scheduled graph on small problems, in the
-interpreter (`passes.work_check`). `outside` runs these named checks too, and traces workgroups only
-if another package than `passes` defines the pass."""
+"""How thoroughly the result of a pass is checked. `structure` runs only the check `well-formed` and
+the named checks that the pass establishes. `work` also traces the workgroups of a scheduled graph
+on small problems, in the interpreter (`passes.work_check`). `outside` is `work` for passes that
+another package than `passes` defines, and `structure` for all others."""
 LIBRARY = __name__.partition(".")[0]
 """The name of this package, `passes`. With `verify="outside"`, passes of other packages are checked
 more thoroughly than those of this package."""

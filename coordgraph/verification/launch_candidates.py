@@ -130,7 +130,7 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
 
 
 def _thresholds(graph: KernelGraph) -> set[int]:
-    """Constants in comparisons, minima, maxima and remainders of the graph's formulas."""
+    """Constants up to FARTHEST in comparisons, minima, maxima and remainders in the formulas."""
     return {
         int(part)
         for value in graph.expressions

@@ -41,7 +41,8 @@ from coordgraph.integers.polynomials import (
 __all__ = ["Effort", "SymbolicBounds"]
 
 FUEL = 60
-"""Largest number of inequalities that the search for one proof asks `Ranges` to prove."""
+"""Largest number of inequalities that the search for one proof asks `Ranges` to prove; a search
+that needs more finds no proof."""
 DEEPEST = 6
 """Exclusive limit on the depth of a proof: the number of successive steps, each of which replaces a
 part of the expression by a bound of that part."""

@@ -42,8 +42,8 @@ __all__ = ["Kernels", "candidates", "chooseable", "fallback", "slow"]
 FEW_TILE, LEAST_ROWS = 128, 48
 """Limits on the number of rows of the macro tiles that are tried.
 
-If m is at most FEW_TILE, a tile has at least m rows; for larger m, a tile has at least LEAST_ROWS
-rows.
+If m is at most FEW_TILE and groups do not divide m, a tile has at least m rows; else it has at
+least LEAST_ROWS rows.
 """
 GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
@@ -267,7 +267,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule accepts a grouped problem; the answer is the same for every macro tile."""
+    """Whether a schedule accepts a problem; the answer is the same for every macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 

@@ -38,8 +38,8 @@ divided into small tiles of many shapes.
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
 """Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""
 MOST_LANES = 1 << 15
-"""Largest number of workgroups for which the counts are computed at a time, so that arrays fit CPU
-caches."""
+"""Problems with at most this many workgroups in total are counted at a time, so that arrays fit CPU
+caches; a problem with more workgroups is counted alone."""
 MOST_SINGLE = 1 << 22
 """Number of iterations below which a problem's work counts may be computed in float32.
 

@@ -104,7 +104,7 @@ class Tiled:
 
     @cached_property
     def split_grids(self) -> tuple[Column, ...]:
-        """Two columns of grid sizes that divide every output tile among several workgroups.
+        """Two columns of grid sizes that divide every tile among several resident workgroups.
 
         The first is the largest grid in which every workgroup has equally many iterations; if there
         is no such grid, it is the number of tiles. The second is the largest grid in which every

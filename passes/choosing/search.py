@@ -71,7 +71,8 @@ def search(
         predicted: the seconds of each plan that the cost model predicts.
         device: the constants of the device for which the seconds were predicted.
         measure: the function that measures plans; it is called with a few plans at a time.
-        first: plans of the table that are measured in any case.
+        first: plans of the table to measure before all others, unless FAR excludes them; at most
+            FIRST_BATCH of them are measured for this reason.
         most: largest number of plans to measure; plans that cannot be built are not counted.
         scales: the constants of the covariance of the model's errors.
 

@@ -88,10 +88,11 @@ DEEPEST_COLUMNS = 64
 """Largest number of columns of a CTA's part of a tile for which an extent along k of four 128-byte
 rows (see `DEEP`) is tried."""
 WIDE = 16
-"""The number of columns of a small tile is a multiple of WIDE, and so is that of each wgmma
-instruction if several instructions multiply the columns of a warpgroup. If B is contiguous along n,
-plans with an odd multiple of 8 columns are not tried: TMA loads the next multiple of WIDE columns
-anyway, and such plans were measured to be 3 to 14 % slower (H200, 2026-11-24)."""
+"""The number of columns of wgmma's result in a small tile is a multiple of WIDE, and so is that of
+each wgmma instruction if several instructions multiply the columns of a warpgroup. If B is
+contiguous along n, plans with an odd multiple of 8 columns are not tried: TMA loads the next
+multiple of WIDE columns anyway, and such plans were measured to be 3 to 14 % slower (H200,
+2026-11-24)."""
 NEVER = 1 << 30
 """Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. The
 number is more than any thread can have, so the tile is not used."""

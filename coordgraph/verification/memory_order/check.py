@@ -38,7 +38,8 @@ MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
 graph fixes make every launch larger, no launch is simulated."""
 MOST_WORKGROUPS = 24
-"""Largest number of workgroups (CTAs) among which a simulated launch divides one output tile."""
+"""Limit on the workgroups (CTAs) of the simulated launch whose clusters all share one output tile:
+at most this many, but at least three clusters of any size."""
 SHOWN = 3
 """Largest number of counterexamples that the verdict lists."""
 

@@ -28,8 +28,9 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["Examiner"]
 
 MOST_ROUNDS = 8
-"""Largest number of simulations of a launch. A launch is simulated again if an arrival may count
-for an earlier phase of its mbarrier than the last simulation assumed."""
+"""Largest number of simulations of a launch; if more are needed, an error is raised. A launch is
+simulated again if an arrival may count for an earlier phase of its mbarrier than the last
+simulation assumed."""
 MOST_WORKGROUPS = 1 << 14
 """Largest number of workgroups of a launch that is simulated; a launch with more raises `TooLarge`
 and is not examined."""

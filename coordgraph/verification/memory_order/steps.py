@@ -387,8 +387,8 @@ class Walk:
     def _numbers(self, node: Node, effect: Effect) -> Iterator[tuple[str, Any]]:
         """Yield (name, expression) for each number that an effect needs.
 
-        The name is a key of `Step.values`: `place` for the index of the effect's barrier or flag,
-        `value` for the value of a flag.
+        The name is one for `Step.values`: `place` for the index of the effect's barrier or flag,
+        `value` for the value of a flag; or `parity`, `expected` (bytes), `rank` or `count`.
         """
         match effect:
             case Asynchronous(barrier=barrier) | Initialise(barrier=barrier) if barrier:
