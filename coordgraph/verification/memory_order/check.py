@@ -38,8 +38,8 @@ MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
 graph fixes make every launch larger, no launch is simulated."""
 MOST_WORKGROUPS = 24
-"""Limit on the workgroups (CTAs) of the simulated launch whose clusters all share one output tile:
-at most this many, but at least three clusters of any size."""
+"""Limit on the workgroups (CTAs) of the simulated launch in which two clusters more than there are
+pipeline stages share an output tile. If they had more CTAs, fewer clusters share it; at least 3."""
 SHOWN = 3
 """Largest number of counterexamples that the verdict lists."""
 
