@@ -2,6 +2,7 @@
 
 A graph that was checked is remembered in the on-disk cache, so a build from the cache pays only for
 a look-up. A graph that only this library's passes made is checked when code is generated for it.
+Passes do not trace the workgroups of such a graph again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import lru_cache
 from codegen.cache import cacheable, key_of, load, store
 from coordgraph import KernelGraph
 from coordgraph.library_graphs import is_made_by_library
+from passes.work_check import KNOWN
 
 __all__ = ["VARIABLE", "check_once", "checks_library_graphs", "ensure_verified"]
 
@@ -56,9 +58,21 @@ def check_once(graph: KernelGraph) -> None:
     Raises:
         VerifyError: a check is refuted.
     """
-    key = key_of("verified", graph.text()) if cacheable(graph) else None
+    key = _key(graph)
     if key is not None and load(key) is not None:
         return
     graph.check().raise_if_refuted()
     if key is not None:
         store(key, {"verified": b""})
+
+
+@KNOWN.implement
+def is_verified(graph: KernelGraph) -> bool:
+    """Whether the cache on disk says that an equal graph was checked before a build."""
+    key = _key(graph)
+    return key is not None and load(key) is not None
+
+
+def _key(graph: KernelGraph) -> str | None:
+    """The cache key of the fact that a graph was checked; None if it cannot be cached."""
+    return key_of("verified", graph.text()) if cacheable(graph) else None

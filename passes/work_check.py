@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from coordgraph import CoordGraphError, KernelGraph, LaunchError
+from coordgraph.hooks import Hook
 
 if TYPE_CHECKING:
     from coordgraph.interpreter import Trace
@@ -35,20 +36,27 @@ every problem costs more, no problem is traced."""
 SHOWN = 3
 """Largest number of errors that a message lists for one launch."""
 
+KNOWN = Hook[[KernelGraph], bool]("passes.work_check.KNOWN", "codegen.verified")
+"""Whether the cache on disk says that an equal graph was checked before a build, which includes the
+work check; `codegen.verified` implements this hook."""
+
 
 @lru_cache(maxsize=256)
 def work_problems(graph: KernelGraph) -> tuple[str, ...]:
     """Check that the workgroups of a scheduled graph do the right work, by tracing small problems.
 
     Returns the errors of the first problem that has errors; () if no problem has any. Results are
-    cached for equal graphs.
+    cached for equal graphs. A graph that was checked before a build, maybe by another process, is
+    not traced again.
     """
     # Imported here so that `import passes` does not import NumPy.
-    from coordgraph.interpreter import trace
+    from coordgraph.verification.launch_traces import launch_trace
 
+    if KNOWN(graph):
+        return ()
     for launch in small_launches(graph):
         try:
-            found = trace(graph, launch.values, launch.tables)
+            found = launch_trace(graph, launch)
         except LaunchError:  # the graph's bounds on parameters exclude these sizes
             continue
         except CoordGraphError as error:

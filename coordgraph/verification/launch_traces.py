@@ -14,13 +14,14 @@ from math import prod
 from coordgraph.errors import CoordGraphError, LaunchError, NoEntry
 from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.program import program
-from coordgraph.interpreter.recording import record
+from coordgraph.interpreter.recording import record, trace
 from coordgraph.interpreter.tracing import OutputTile, Segment, Trace
 from coordgraph.interpreter.walking import Budget, BudgetExceeded, EndlessLoop
+from coordgraph.kept_results import kept_results
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification.launch import Launch
 
-__all__ = ["MOST_STEPS", "LaunchTraces"]
+__all__ = ["MOST_STEPS", "LaunchTraces", "launch_trace"]
 
 MOST_STEPS = 1 << 16
 """Largest number of loop iterations of one workgroup. If a workgroup executes more, its loop is
@@ -107,7 +108,23 @@ class LaunchTraces:
                 f"the launch has {size} output tiles and workgroups, more than the budget of "
                 f"{work}; choose smaller sizes"
             )
-        return record(code, values, MOST_STEPS, budget), size
+        known = kept_results(self._graph).get((launch_trace, str(launch)))
+        return known or record(code, values, MOST_STEPS, budget), size
+
+
+def launch_trace(graph: KernelGraph, launch: Launch) -> Trace:
+    """The trace of a launch, without a limit on work.
+
+    The trace is kept for the graph object, so that `LaunchTraces` does not record it again.
+
+    Raises:
+        LaunchError: the graph's bounds on parameters exclude the launch.
+        EvaluationError: the trace fails.
+    """
+    kept, key = kept_results(graph), (launch_trace, str(launch))
+    if key not in kept:
+        kept[key] = trace(graph, launch.values, launch.tables)
+    return kept[key]
 
 
 def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:

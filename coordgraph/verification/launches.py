@@ -9,6 +9,7 @@ first ones have as many different features as possible.
 
 from __future__ import annotations
 
+from coordgraph.kept_results import kept_results
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.launch_candidates import launch_candidates
@@ -30,11 +31,7 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
     Returns:
         The launches; none if every launch that the graph allows costs more than `cost`.
     """
-    features = LaunchFeatures(graph)
-    left: list[tuple[Launch, int]] = []
-    for launch in launch_candidates(graph):
-        if launch.cost <= cost and (found := features.of(launch)) is not None:
-            left.append((launch, found))
+    left = [*_features(graph, cost)]
     chosen: list[Launch] = []
     seen = 0
     while left and len(chosen) < count:
@@ -47,3 +44,19 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
         seen = seen | best[1] if best[1] & ~seen else best[1]
         chosen.append(best[0])
     return tuple(chosen)
+
+
+def _features(graph: KernelGraph, cost: int) -> tuple[tuple[Launch, int], ...]:
+    """The candidate launches of at most this cost, each with a mask of its features.
+
+    The result is kept for the graph object, since a pass asks for it before `check` does.
+    """
+    kept, key = kept_results(graph), (_features, cost)
+    if key not in kept:
+        features = LaunchFeatures(graph)
+        kept[key] = tuple(
+            (launch, found)
+            for launch in launch_candidates(graph)
+            if launch.cost <= cost and (found := features.of(launch)) is not None
+        )
+    return kept[key]

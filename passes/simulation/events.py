@@ -135,8 +135,7 @@ class Times:
         entered, started = np.frombuffer(self.entered), np.frombuffer(self.started)
         left, ended = np.frombuffer(self.left), np.frombuffer(self.ended)
         kept = np.zeros(2 * (len(s) + s.workgroups), bool)
-        # (rows, begin, end, activity, mask of the rows that belong to a step: True for all, None
-        # for no row)
+        # (rows, begin, end, activity, mask of the rows that belong to a step; None for no row)
         every = np.ones(len(s), bool)
         groups = (
             (starts, started, entered, Activity.START, None),

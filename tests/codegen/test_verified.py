@@ -13,7 +13,9 @@ from codegen import verified
 from codegen.targets.nvptx.building import Builder
 from coordgraph import Gemm, KernelGraph, VerifyError, parse
 from coordgraph.library_graphs import is_made_by_library
+from coordgraph.verification import launch_traces
 from passes import Pipeline, StreamK
+from passes.work_check import LAUNCHES, work_problems
 from tests.support.sampling import quick_cases
 
 TILE = (4, 4, 4)
@@ -38,6 +40,37 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[KernelGraph
 
 def streamed() -> KernelGraph:
     return Pipeline.parse("reorder{swap=true},stream-k")(Gemm("f32").graph(TILE), "structure")
+
+
+def test_a_graph_that_was_built_is_not_traced_again(
+    checked: list[KernelGraph], monkeypatch: pytest.MonkeyPatch
+):
+    """Another process, here emptied caches, finds on disk that an equal graph was checked."""
+    traced: list[KernelGraph] = []
+    record = launch_traces.launch_trace
+    monkeypatch.setattr(
+        launch_traces, "launch_trace", lambda g, launch: traced.append(g) or record(g, launch)
+    )
+    work_problems.cache_clear()
+    graph = StreamK(workgroups=5)(Gemm("f32").graph(TILE))
+    assert traced
+    codegen.compile(graph, "cpu")
+    traced.clear()
+    work_problems.cache_clear()
+    StreamK(workgroups=5)(Gemm("f32").graph(TILE))
+    assert not traced
+
+
+def test_a_check_uses_the_traces_of_the_pass(monkeypatch: pytest.MonkeyPatch):
+    work_problems.cache_clear()
+    graph = StreamK(workgroups=6)(Gemm("f32").graph(TILE))
+    recorded: list[object] = []
+    record = launch_traces.record
+    monkeypatch.setattr(
+        launch_traces, "record", lambda *given: recorded.append(given) or record(*given)
+    )
+    report = graph.check()
+    assert len(recorded) <= len(report.launches) - LAUNCHES
 
 
 @pytest.mark.slow
