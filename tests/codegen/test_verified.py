@@ -52,18 +52,20 @@ def test_a_graph_that_was_built_is_not_traced_again(
         launch_traces, "launch_trace", lambda g, launch: traced.append(g) or record(g, launch)
     )
     work_problems.cache_clear()
-    graph = StreamK(workgroups=5)(Gemm("f32").graph(TILE))
+    graph = StreamK(workgroups=5)(Gemm("f32").graph(TILE), "structure")
+    assert work_problems(graph) == ()
     assert traced
     codegen.compile(graph, "cpu")
     traced.clear()
     work_problems.cache_clear()
-    StreamK(workgroups=5)(Gemm("f32").graph(TILE))
+    assert work_problems(graph) == ()
     assert not traced
 
 
 def test_a_check_uses_the_traces_of_the_pass(monkeypatch: pytest.MonkeyPatch):
     work_problems.cache_clear()
-    graph = StreamK(workgroups=6)(Gemm("f32").graph(TILE))
+    graph = StreamK(workgroups=6)(Gemm("f32").graph(TILE), "structure")
+    assert work_problems(graph) == ()
     recorded: list[object] = []
     record = launch_traces.record
     monkeypatch.setattr(

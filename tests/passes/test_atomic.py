@@ -238,7 +238,7 @@ def test_partials_that_are_sent_are_not_added_to():
         return SendPartial(op.slot, turn=op.turn) if isinstance(op, AccumulatePartial) else op
 
     graph = changed(symbolic(LAST), sent)
-    with pytest.raises(EvaluationError, match="a tensor with the role .partials"):
+    with pytest.raises(EvaluationError, match=r"a tensor with the role .partials"):
         run(graph, in_tiles(1, 1, 16, 5), Shuffled(0))
 
 

@@ -57,7 +57,7 @@ class Breaks(Pass):
         ("why_not", "failed in why_not: ZeroDivisionError: integer division", ZeroDivisionError),
         ("why_not of another", "failed in why_not: something is not there", VerifyError),
         ("no words", "failed: its method why_not returned True; return None", None),
-        ("nothing", "failed: apply returned NoneType, not a KernelGraph; return the rewritten graph", None),
+        ("nothing", "failed: apply returned NoneType, not a KernelGraph; return the", None),
         ("text", "failed: apply returned str, not a KernelGraph", None),
         ("another", "failed in apply: stream-k cannot start: a schedule has tied", PassError),
         ("key", "failed in apply: KeyError: 'for_k'", KeyError),
