@@ -22,7 +22,7 @@ from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.export.compiled import Library, compile_c
 from tests.codegen.nvptx.fake_driver import CLUSTERS, PROCESSORS, FakeDriver, install, matrix
-from tests.support.sampling import quick_cases
+from tests.support.sampling import chosen, quick_cases
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
 
@@ -114,8 +114,7 @@ def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
     return {p.name: known[p.name] for p in found.recipe.given if p.name in known}
 
 
-@quick_cases(1)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", chosen(("data-parallel", "batch"), CASES))
 def test_the_launch_is_that_of_python(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found, kernel = exported(name, tmp_path)
     gemm = kernel.graph.gemm

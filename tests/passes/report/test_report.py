@@ -86,7 +86,6 @@ def test_tiles_outside_d_do_not_count_as_multiplying():
     )
 
 
-@pytest.mark.slow
 def test_the_first_view_names_the_limit_of_multiplying():
     sizes = {"m": 2304, "n": 2304, "k": 4096}
     found = make_report(Subject(scheduled(StreamK()), sizes)).data
@@ -137,7 +136,7 @@ def test_addresses_of_tiles_of_two_shapes_and_of_a_free_grid():
 
     If the call gives no number of workgroups, the derivation uses that of the simulation.
     """
-    shapes = Pipeline.parse("heterogeneous-tiles{small_m=64}")
+    shapes = HeterogeneousTiles(small_m=64)
     for graph in (scheduled(shapes), scheduled(StreamK())):
         every = graph.report(m=2304, n=2304, k=300).data["addresses"]
         found = [entry for entry in every if entry["name"] in ("A", "B", "D")]
