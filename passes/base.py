@@ -234,7 +234,8 @@ class Pass(ABC):
 
         Args:
             graph: the graph to rewrite.
-            verify: how thoroughly to check the result; see `Verify`.
+            verify: how thoroughly to check the result: `structure` runs named checks, `work` also
+                traces workgroups of a schedule on small problems; see `Verify`.
 
         Raises:
             PassError: the pass refuses the graph (see `refusal`), the rewrite fails, or its result

@@ -42,7 +42,8 @@ class Shape:
     Args:
         kind: the kind of value.
         optional: True if the value may be None.
-        items: the shapes of a tuple's items; an open tuple has one shape for all items.
+        items: for a tuple, the type (`Shape`) of each item; an open tuple has one type for all
+            items.
         open: True if a tuple may have any number of items.
     """
 

@@ -265,7 +265,8 @@ def _difference(
 
     Args:
         before: (launch, number of the output tile, order of its additions) of the first tile.
-        launch, tile, term: the same three values of the second tile.
+        launch, tile, term: launch, number of the output tile and order of additions of the second
+            tile.
     """
     other, place, order = before
     return Counterexample(

@@ -53,7 +53,8 @@ class Limits:
         launches: the number of launches that are always examined. Up to the same number of further
             launches is traced; one of these is examined only if its trace has a feature that no
             earlier trace has.
-        cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
+        cost: the largest cost of a launch that is traced; a cost (`Launch.cost`) is an estimate of
+            the number of events in the trace.
         total: the largest sum of the costs of all traced launches; `FEWEST` launches are traced
             even if the sum of their costs is larger.
         runs: the largest number of launches whose products the interpreter computes from operands.

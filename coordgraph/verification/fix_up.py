@@ -50,8 +50,8 @@ def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Coun
     """Yield counterexamples: sends that may overwrite a partial sum before it is read.
 
     Args:
-        launch: the launch.
-        found: its trace.
+        launch: the launch arguments.
+        found: the trace of the launch: what every workgroup sends and receives.
         atomic: whether workgroups add to a slot atomically; then sends for the same output tile
             need no order.
     """

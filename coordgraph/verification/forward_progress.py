@@ -72,8 +72,8 @@ def _wrong_direction(
 ) -> Iterator[Counterexample]:
     """Counterexamples: waits in a trace that `direction` excludes.
 
-    If it is `lower` (or `higher`), launchers rely on it that every workgroup waits only for
-    workgroups of lower (or higher) number.
+    If `direction` is `lower` (or `higher`), launchers rely on it that every workgroup waits only
+    for workgroups of lower (or higher) number.
     """
     for receiver, sender in sorted(found.wait_edges()):
         wrong = {

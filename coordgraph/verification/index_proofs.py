@@ -220,7 +220,7 @@ class _Path:
 
     Args:
         proofs: the proofs of the graph.
-        scope: the scope of the operation that makes the access.
+        scope: the indices and ranges of symbols that are known where the accessing operation runs.
         values: the index along each dimension of the path.
         above: for each dimension, the edge that computes its index.
         guards: the conditions under which the access happens (its index is not padding).

@@ -26,7 +26,8 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
     Args:
         graph: a scheduled graph.
         count: the largest number of launches to return.
-        cost: the largest cost of one launch, see `Launch`.
+        cost: the largest cost of one launch: the estimated number of events in a trace of the
+            launch.
 
     Returns:
         The launches; none if every launch that the graph allows costs more than `cost`.
@@ -47,9 +48,10 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
 
 
 def _features(graph: KernelGraph, cost: int) -> tuple[tuple[Launch, int], ...]:
-    """The candidate launches of at most this cost, each with a mask of its features.
+    """The candidate launches whose cost is at most `cost`, each with its features as a bit set.
 
-    The result is kept for the graph object, since a pass asks for it before `check` does.
+    The result is kept for the graph object, since a pass calls this function before
+    `KernelGraph.check` calls it again.
     """
     kept, key = kept_results(graph), (_features, cost)
     if key not in kept:

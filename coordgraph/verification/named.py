@@ -18,7 +18,7 @@ SHOWN = 3
 
 
 class Finding(NamedTuple):
-    """The result of a check's function; its fields have the meaning of those of `Verdict`."""
+    """A check's outcome, method, detail, counterexamples and examined launches, as in `Verdict`."""
 
     outcome: Outcome
     method: str
@@ -34,7 +34,7 @@ class NamedCheck:
     Args:
         name: the name of the check.
         states: the property, as one sentence.
-        examine: decides the property from the evidence.
+        examine: the function that decides the property from a graph's traces and runs (`Evidence`).
     """
 
     name: str

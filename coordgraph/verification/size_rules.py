@@ -102,7 +102,7 @@ def _described(graph: KernelGraph, what: str, rule: Boolean, values: dict[str, A
     Args:
         graph: the graph.
         what: the text of the edge or tensor that the rule belongs to, as in `_rules`.
-        rule: the rule.
+        rule: the condition on sizes that is false.
         values: the launch parameters and tables, by name.
     """
     for user in graph.coordinates.of_kind(User):

@@ -205,7 +205,7 @@ class _Replay:
 
 
 class _Worker:
-    """Records what one workgroup does with its accumulators; `walk` calls its methods.
+    """Records what one workgroup does with its accumulators; `walk` calls this class's methods.
 
     Args:
         workgroup: the number of the workgroup.

@@ -190,7 +190,7 @@ class _Access:
 
         Args:
             symbol: the number of the element in the vector.
-            scope: the scope of the access.
+            scope: the indices and ranges of symbols that are known where the access happens.
             difference: the element's index minus that of the vector's first element.
         """
         grown = simplify(difference.expand(), scope.ranges)

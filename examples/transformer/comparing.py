@@ -64,7 +64,7 @@ class Comparison:
     """The results of one model.
 
     Args:
-        training: the losses and speeds of its training.
+        training: the losses and speeds of the model's training.
         text: i64 (batch, tokens), the decoded texts with their prompts.
         decodes: speed of decoding in tokens per second, summed over the batch.
     """
@@ -84,7 +84,7 @@ class Comparison:
 
 
 def _models(config: Config, settings: Settings) -> dict[str, Transformer]:
-    """The models by name. All have the same initial weights; those of `CONTROL` are rounded."""
+    """The models by name. All have equal initial weights; the model `CONTROL` rounds them."""
     torch.manual_seed(settings.seed)
     stock = Transformer(config)
     models = {STOCK: stock, OURS: Transformer(config, Layers(cgt.Linear, cgt.SwiGLU))}
@@ -103,11 +103,12 @@ def compare(
 
     Args:
         config: the sizes of the models.
-        settings: the options.
+        settings: device, element type, numbers of steps and tokens, and other options.
         advance: called after every few training steps of a model, with the number of these steps.
 
     Returns:
-        The results by the names of the models: `STOCK`, `OURS`, and `CONTROL` if it is asked for.
+        The results by name of the model: `STOCK` (PyTorch's products), `OURS` (codegen.torch's)
+        and, if `settings.control` is True, `CONTROL` (PyTorch's, rounded initial weights).
     """
     models, corpus = _models(config, settings), Corpus(config.vocab, settings.seed)
     trained: dict[str, Any] = dict(models)

@@ -137,7 +137,8 @@ class Attention(nn.Module):
 
         Args:
             x: the vectors of the tokens, (batch, length, dim).
-            cos, sin: the arguments of `rotated`.
+            cos, sin: (length, head_dim), cosine and sine of the angle by which `rotated` rotates
+                each element of a query or key.
             mask: the positions in the cache to which each token attends; None without a cache.
             cache: (keys, values, positions) of this layer, see `Cache`. The keys and values of `x`
                 are written to the cache, and tokens of earlier calls are attended to, too. None if
@@ -175,7 +176,7 @@ class Transformer(nn.Module):
     """A decoder with random weights.
 
     Args:
-        config: the sizes.
+        config: the sizes of the model.
         layers: the classes of the layers that multiply matrices. The choice does not change the
             names and shapes of parameters, so any model of this config can load the `state_dict`.
     """

@@ -374,7 +374,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: fit constants, print how well they choose plans, write the constants.
+    """Fit a device's cost-model constants; print how well they choose plans; write the constants.
 
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.

@@ -157,7 +157,7 @@ def candidates(
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device; see `constants_of`.
+        device: the cost model's constants of the device, such as `constants_of` returns.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers, to measure them.
@@ -272,11 +272,11 @@ def _takes(gemm: Gemm, schedule: Pass) -> bool:
 
 
 def _has_large_clusters(problem: Gemm, size: Mapping[str, float], *, tuning: bool) -> bool:
-    """Whether a problem has candidates with clusters of more than two CTAs.
+    """Whether a problem has candidate plans with clusters of more than two CTAs.
 
     Args:
         problem: the problem.
-        size: the problem's entries in the columns of a `Table`; see `extents`.
+        size: `extents(…)`: number of products `l`, `m`, `n`, `k`, and whether groups divide m or k.
         tuning: whether candidates are measured before one is chosen; larger k are allowed in this
             case.
     """
@@ -298,9 +298,9 @@ def _cut(
 
     Args:
         problem: the problem.
-        size: the problem's entries in the columns of a `Table`; see `extents`.
+        size: `extents(…)`: number of products `l`, `m`, `n`, `k`, and whether groups divide m or k.
         device: the constants of the device.
-        columns: the tilings to select from.
+        columns: the tilings (tile and cluster) to select from.
         large_clusters: whether the tilings have clusters of more than two CTAs.
         any_tiles: whether to keep tilings with clusters of more than two CTAs even if there are
             more output tiles than clusters that are resident on the device at a time.

@@ -35,7 +35,7 @@ Figures = Callable[[Gemm, str, int], GpuFigures | None]
 """Type: a function that returns a GPU's clock rate, memory bandwidth and other numbers that need no
 calibration, or None if no numbers are known or no cost model uses them for the problem.
 
-The arguments are those of `Model`.
+The arguments are a problem, the name of a GPU and the GPU's number of SMs.
 """
 
 
@@ -107,7 +107,7 @@ def chooser_of(instructions: str) -> Chooser:
 
 
 def modelled() -> tuple[str, ...]:
-    """Names of the architectures with a cost model; it ranks their plans without a GPU present."""
+    """Names of architectures whose plans a cost model ranks, also on machines without a GPU."""
     return tuple(
         found.name
         for found in ARCHITECTURES.values()

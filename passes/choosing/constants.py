@@ -102,8 +102,9 @@ class Constants:
         odd_store: time factor of stores if rows of D begin inside cache lines and the TMA boxes of
             D are not swizzled.
         send_seconds: seconds to send a partial sum to another CTA.
-        receive_seconds, receive_rate: adding a partial sum takes receive_seconds for each of its
-            steps (see `Shape.steps`), plus its bytes divided by receive_rate (bytes per second).
+        receive_seconds, receive_rate: adding a partial sum takes receive_seconds for each step in
+            which a CTA reads a part of the sum (see `Shape.steps`), plus the sum's bytes divided by
+            receive_rate (bytes per second).
         level_seconds: further seconds for each level of the `tree` reduction of partial sums.
         scatter_seconds, scatter_rate: a `scatter` reduction takes a CTA scatter_seconds, plus the
             bytes of the partial sums that it adds up divided by scatter_rate (bytes per second).
@@ -293,8 +294,8 @@ def read_own(path: Path, read: Callable[[str], T], content: str, advice: str) ->
     Args:
         path: the file.
         read: parses the text of the file.
-        content: what the file has, for the warning.
-        advice: what the user can do, for the warning.
+        content: a phrase for the content of the file, which the warning quotes.
+        advice: what the user can do about the file, as the end of the warning.
     """
     try:
         return read(path.read_text("utf-8"))

@@ -103,11 +103,11 @@ class WorkCounter:
         inputs: names of the arrays that the counts depend on: `tiles` (number of output tiles), or
             `tiles_m` and `tiles_n` if the schedule does not treat all tiles alike; then `depth` (k
             tiles of an output tile) and `workgroups`.
-        source: source of a Python function of the inputs that returns the quantities of `Tally`
+        source: source of a Python function of the inputs that returns the work counts of `Tally`
             that are not constant. A quantity in `varying` is an array with an entry for every
             workgroup of every problem; any other is an array with an entry for every problem.
-        quantities: the names of the quantities that the function returns.
-        varying: the quantities that differ between workgroups.
+        quantities: the names of the work counts that the function returns.
+        varying: the names of the work counts that differ between workgroups.
         grid: source of an expression for the number of workgroups.
         chosen_grid: whether the number of workgroups is a launch argument.
         fixup: the kind of fix-up, one of `FIXUPS`.
@@ -343,17 +343,17 @@ def _write(
     grid: Expr,
     graph: KernelGraph,
 ) -> WorkCounter:
-    """The `WorkCounter` that computes the quantities `roots`, with their formulas as Python source.
+    """The `WorkCounter` that computes the work counts `roots`, with formulas as Python source.
 
     Args:
-        definitions: the named expressions on which the quantities depend.
-        roots: an expression for each quantity, by name.
+        definitions: the named expressions on which the work counts depend.
+        roots: an expression for each work count, by the count's name.
         sizes: the symbols for sizes in the graph.
         grid: an expression for the number of workgroups.
         graph: the scheduled graph.
 
     Raises:
-        PassError: a quantity depends on values that are no inputs.
+        PassError: a work count depends on values other than numbers of tiles and workgroups.
     """
     needed = definitions.needed(roots.values())
     values = {symbol: _together(value, sizes.tiles) for symbol, value in needed.items()}

@@ -75,8 +75,8 @@ def draw_plans(
 
     Args:
         gemm: the types and layouts of A, B and D.
-        device: the constants that predict times.
-        sizes: number of sizes.
+        device: the cost model's constants of the device, with which times of plans are predicted.
+        sizes: number of problem sizes (m, n, k) to draw.
         kernels: largest number of kernels of all plans together.
         seed: another seed gives other sizes and plans.
     """

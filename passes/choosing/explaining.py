@@ -196,7 +196,9 @@ def every_choice(
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem on a device, in the order of predicted times.
 
-    The arguments are those of `explain`. If `device` is a `GpuFigures`, `order` has no effect.
+    `device` has cost-model constants or data-sheet rates of a GPU, `batches` is the number of
+    products, `reads_c` says whether the epilogue reads C, and `order` is the order of additions
+    along k that plans must have. If `device` is a `GpuFigures`, `order` has no effect.
     """
     if isinstance(device, GpuFigures):
         return mma_sync.choices(problem, device, batches=batches, reads_c=reads_c)

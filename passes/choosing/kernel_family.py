@@ -55,7 +55,7 @@ class KernelFamily:
     Two families are equal only if they are the same object.
 
     Attributes:
-        kernels: the plans without grids, in the order of selection.
+        kernels: the kernels, each as a plan without a grid, in the order of selection.
         losses: entry i is for the first i + 1 kernels: the geometric mean, over the sizes for which
             the kernels were selected, of (best predicted time with these kernels / best predicted
             time with any kernel), minus 1.
@@ -90,7 +90,7 @@ class KernelFamily:
 
     @cached_property
     def _codes(self) -> tuple[Mapping[Pass, int], NDArray[np.int64]]:
-        """The kernels' schedules, numbered, and a sorted array of integers that identify kernels.
+        """(number of each schedule of the kernels, sorted array of integers that identify kernels).
 
         `_numbers` computes a kernel's integer from the number of its schedule and its `COLUMNS`.
         """
@@ -171,7 +171,7 @@ def losses_of(
     The loss is (best predicted time with these kernels / best predicted time with any kernel) - 1.
 
     Args:
-        family: the kernels.
+        family: the kernels, in the order of selection.
         problem: the element types and layouts; its sizes are ignored.
         device: the constants of the cost model for the device.
         sizes: the sizes (m, n, k); to judge a family, pass sizes that did not select it.

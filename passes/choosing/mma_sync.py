@@ -71,7 +71,8 @@ def ranked(
 ) -> tuple[Choice, ...]:
     """The `count` plans for a problem with the shortest predicted times, the best first.
 
-    The arguments are those of `choices`.
+    `figures` has published rates and sizes of the GPU, `batches` is the number of products of a
+    batch, and `reads_c` says whether the epilogue reads C.
     """
     found = choices(problem, figures, batches=batches, reads_c=reads_c)
     return tuple(choice for choice, _ in zip(found, range(count), strict=False))
@@ -106,7 +107,7 @@ def _suits(t: Table, s: MmaShape, slots: Column, piece: Column) -> Flag:
 
     Args:
         t: problems and plans.
-        s: how tiles are divided.
+        s: how each plan's tiles are divided among warps and pipeline stages.
         slots: number of workgroups that the GPU runs at the same time.
         piece: number of workgroups that share each tile; 0 for plans that do not fix this number:
             data-parallel ones, and Stream-K with one workgroup for each slot.

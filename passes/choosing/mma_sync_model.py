@@ -111,7 +111,7 @@ def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
     Args:
         t: problems and plans.
         g: the published rates and sizes of the GPU.
-        shape: the shapes of the plans, if they are known.
+        shape: how the plans' tiles are divided among warps and pipeline stages; None computes this.
     """
     s, late = shape or MmaShape.of(t, g), g.latencies
     w = Work.of(t, s.tiles, s.depth, g.processors * s.resident)

@@ -211,7 +211,7 @@ def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
 
     Args:
         t: problems and plans.
-        s: how tiles are divided.
+        s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
         c: the constants of the device.
     """
     stored_bytes = s.rows * s.columns * t.out_bytes
@@ -231,8 +231,8 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
 
     Args:
         t: problems and plans.
-        s: how tiles are divided.
-        w: the work of the workgroups.
+        s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
+        w: the largest work counts of any workgroup, such as iterations, of each plan.
         c: the constants of the device.
     """
     counts = w.counts
@@ -282,7 +282,7 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
     too; therefore a smooth maximum (`_largest`) is taken.
 
     Args:
-        s: how tiles are divided.
+        s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
         c: the constants of the device.
         crowded: whether more than half of the SMs are busy, so that two SMs share a path to the L2
             cache.

@@ -172,7 +172,7 @@ class Statements:
             expr: the expression.
             names: the Python names of expressions that are assigned already.
             lines: source lines of the assignments so far; this method may append one.
-            at: returns the source of an argument.
+            at: a function that returns the source of an operand of the expression.
         """
         if expr in names:
             return names[expr]

@@ -2,10 +2,10 @@
 
 The search is Bayesian optimisation. The cost model's predictions are the prior mean of a Gaussian
 process over the logarithms of times, and the measured time of a plan corrects the predictions for
-similar plans (`passes.choosing.similarity`). The first measured plans are therefore promising plans
-that differ from one another in tile, cluster, schedule or grid. After that, the plan with the
-largest expected improvement over the fastest measured plan is measured next. The search ends if no
-expected improvement is worth a measurement.
+similar plans (`passes.choosing.similarity`). The first measured plans are therefore plans with
+short predicted times that differ from one another in tile, cluster, schedule or grid. After that,
+the plan with the largest expected improvement over the fastest measured plan is measured next. The
+search ends if no expected improvement is worth a measurement.
 
 The search knows no GPU: `measure` is a function, so recorded times can replay a search
 (`python -m benchmarks tuning`).
@@ -64,17 +64,17 @@ def search(
     most: int = MOST_MEASURED,
     scales: Scales = FITTED,
 ) -> dict[Plan, float]:
-    """Measure up to `most` plans of a problem, the most promising first.
+    """Measure up to `most` plans of a problem, chosen by predicted times and earlier measurements.
 
     Args:
         table: the candidates: plans of one problem.
         predicted: the seconds of each plan that the cost model predicts.
         device: the constants of the device for which the seconds were predicted.
         measure: the function that measures plans; it is called with a few plans at a time.
-        first: plans of the table to measure before all others, unless FAR excludes them; at most
-            FIRST_BATCH of them are measured for this reason.
+        first: plans of the table to measure before all others, unless they are predicted to take
+            more than FAR times the shortest predicted time; at most the first FIRST_BATCH of them.
         most: largest number of plans to measure; plans that cannot be built are not counted.
-        scales: the constants of the covariance of the model's errors.
+        scales: standard deviations and correlation lengths of the cost model's errors.
 
     Returns:
         The measured seconds of each plan that could be built, in the order of measurement.

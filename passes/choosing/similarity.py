@@ -80,7 +80,7 @@ class Similarity:
         Args:
             table: plans of one problem.
             device: the constants of the device.
-            scales: the constants of the covariance.
+            scales: standard deviations and correlation lengths of the cost model's errors.
         """
         self.scales = scales
         shape, work = Shape(table), Counts(table, device).work

@@ -150,7 +150,7 @@ class _Walk:
     Args:
         graph: the scheduled graph.
         depth: the number of k tiles of an output tile.
-        definitions: names of values; new ones are added.
+        definitions: the expressions that have a name so far; expressions of the graph are added.
     """
 
     def __init__(self, graph: KernelGraph, depth: Expr, definitions: Definitions) -> None:
@@ -336,7 +336,7 @@ def tally(
         depth: number of k tiles of an output tile.
         known: values of launch arguments and parameters; parameters without a value here are
             computed from the graph.
-        definitions: names of values; those that the walk needs are added.
+        definitions: the expressions that have a name so far; expressions of the graph are added.
 
     Raises:
         PassError: the graph has an operation whose work cannot be counted.

@@ -67,7 +67,7 @@ def traffic_of(
 
     Args:
         t: problems and plans.
-        s: how tiles are divided.
+        s: each plan's numbers of output tiles, and of iterations of a tile.
         grid: number of resident workgroups.
         asked: bytes that all workgroups request from the L2 cache.
         l2_bytes: bytes of the L2 cache.

@@ -50,7 +50,7 @@ class Clock:
             self.fenced[space] = self.fenced.get(space, 0) | events
 
     def add(self, event: int) -> None:
-        """Add an event of the thread itself; `event` is an integer with only its bit set."""
+        """Add an event of this clock's thread; `event` has only the bit of the event set."""
         self.time |= event
         self.seen |= event
 

@@ -28,8 +28,9 @@ class Event:
 
     Args:
         agent: the simulated thread.
-        step: the step of the thread.
-        effect: the effect; None for an event that no thread performs, described by `what`.
+        step: the operation of the thread that has the effect.
+        effect: the memory access or synchronisation; None for an event that no thread performs,
+            which `what` describes.
         what: what happens, in words; '' if `effect` is enough to describe the event.
         object: identifies the barrier or flag: its kind, such as `mbarrier`, then its name and
             index; () if the event uses none.

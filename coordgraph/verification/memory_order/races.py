@@ -213,14 +213,16 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Yield (position of an earlier write in `uses`, same_thread) for the elements accessed now.
+    """Yield (position of an earlier write, same_thread) for the elements accessed now.
+
+    A position is an index in the list of all memory uses of the simulated launch. `same_thread` is
+    True if the earlier write and the present access are made by the same single thread.
 
     Args:
-        writers: for each element, the position in `uses` of its last write; negative if it has
-            none.
+        writers: for each element, the position of the last write to the element; negative if there
+            is none.
         writing: for each element, the thread that made this write.
-        threads: for each element, the thread that accesses it now. `same_thread` is True if both
-            are the same single thread.
+        threads: for each element, the thread that accesses the element now.
     """
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
@@ -233,7 +235,7 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
     """Check that one use of memory is ordered before another.
 
     Args:
-        uses: all uses.
+        uses: all uses of memory in the simulated launch, in order.
         earlier, later: the positions of the two uses in `uses`.
         same: whether one thread makes both uses.
 

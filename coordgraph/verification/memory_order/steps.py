@@ -133,7 +133,7 @@ class Walk:
 
     Args:
         graph: a lowered graph.
-        formulas: the compiled expressions.
+        formulas: the graph's index expressions, compiled to functions of NumPy arrays.
         env: the values of parameters, tables, and the numbers of workgroup, rank and threads.
         threads: number of threads of a workgroup.
         tracked: ids of the dimensions of memory whose accesses are checked element by element.

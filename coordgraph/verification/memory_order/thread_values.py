@@ -102,7 +102,7 @@ def shape_of(env: Mapping[Symbol, Value], mask: Array) -> tuple[int, ...]:
 
 
 def resolved(node: Node, value: Any) -> Any:
-    """Replace the index symbols in `value` by their expressions in the scope of `node`."""
+    """Replace index symbols in `value` by the expressions that they equal at `node`."""
     return node.scope.resolve(sympify(value))
 
 
