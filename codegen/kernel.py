@@ -124,7 +124,9 @@ class Kernel(ABC):
     def load_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> None:
         """Compile and load the code that a call with these arrays and scalars runs.
 
-        The arguments are those of `is_loaded_for`.
+        Args:
+            views: the arrays of the call, by the names of tensors; none of them is empty.
+            scalars: the numbers of the call, by name.
 
         Raises:
             CodegenError: the driver cannot assemble the code, or registers spill.
@@ -134,9 +136,9 @@ class Kernel(ABC):
     def timeline(self, *args: Any, **options: Any) -> Timeline:
         """Run the kernel once and return its timeline: what every workgroup did, when, on which SM.
 
-        The arguments are those of a call of the kernel; pass `out` to get D. The method waits for
-        the end of the launch. The first launch of a kernel also loads code and fills caches, so
-        call the kernel once before this method.
+        Pass the arrays, scalars and other arguments that a call of the kernel takes; D is only
+        available as `out`. The method waits for the end of the launch. The first launch of a kernel
+        also loads code and fills caches, so call the kernel once before this method.
 
         Raises:
             CodegenError: the kernel was compiled without `timeline=True`.
@@ -209,7 +211,12 @@ class Kernel(ABC):
     ) -> HtmlReport:
         """Make an HTML page about one launch of the kernel, with its lowered graph and its code.
 
-        The arguments are those of `KernelGraph.report`: `kernel.report("out.html", m=…, n=…, k=…)`.
+        Args:
+            path: the file to write, as in `kernel.report("out.html", m=…, n=…, k=…)`; None writes
+                no file.
+            machine: the GPU on which the launch is simulated, a `Machine` or its name.
+            options: the launch arguments, such as `m`, `n`, `k` and `workgroups`; and other options
+                of `KernelGraph.report`, such as the page's `title`.
         """
         compiled = {"lowered": self.lowered, "target": self.target, "code": self.located_code}
         return self.graph.report(path, machine, **{**compiled, **options})

@@ -133,7 +133,7 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
 
 
 def _step(like: Any) -> int:
-    """The leading dimension of each packed matrix is a multiple of this number of elements."""
+    """The number of elements of which every packed matrix's leading dimension is a multiple."""
     return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
 
 

@@ -61,7 +61,7 @@ def _write(texts: dict[str, str], name: str, folder: Path) -> dict[str, Path]:
 
 
 def _trim(folder: Path) -> None:
-    """Delete the oldest diagrams of a folder with more than `MOST_FILES`."""
+    """Delete the oldest `*.mmd` files of a folder until at most `MOST_FILES` of them are left."""
     files = sorted(folder.glob("*.mmd"), key=lambda path: path.stat().st_mtime_ns)
     for path in files[:-MOST_FILES]:
         with suppress(OSError):

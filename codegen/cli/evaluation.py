@@ -94,7 +94,8 @@ def known_scope(
 
     Args:
         graph: the graph.
-        at: by coordinate, the value's text on the command line; None keeps it a symbol.
+        at: for each known coordinate, by name: the text of its value on the command line; None
+            keeps the coordinate a symbol.
         direction: the direction in which coordinates are derived.
         values: the values of the launch parameters.
     """
@@ -126,7 +127,7 @@ def check_exists(graph: KernelGraph, name: str) -> None:
 
 
 def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -> Expr:
-    """Parse the value of a coordinate; names in it are parameters or other coordinates."""
+    """Parse the value of a coordinate; names in `text` are parameters or other coordinates."""
 
     def symbol(word: str) -> Expr:
         if word in graph.parameters:
@@ -147,7 +148,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise VerifyError if a coordinate is negative, or is not below its size, where known."""
+    """Raise VerifyError if `value` is negative, or not below the dimension's size, if known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):

@@ -29,9 +29,10 @@ def takes_groups(
     """Replace the parameters of a command that are dataclasses by their fields, for typer.
 
     Args:
-        required: fields whose options must be given.
-        without: fields that are not options of this command; they keep the dataclass's default.
-        defaults: defaults of fields that differ from the dataclass's.
+        required: names of the fields whose options must be given on the command line.
+        without: names of the fields that are not options of this command; such a field keeps the
+            default that the dataclass gives it.
+        defaults: by name of the field, a default that replaces the one in the dataclass.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -363,7 +363,7 @@ class Problem:
         )
 
     def of(self, gemm: GemmProblem) -> Problem:
-        """A copy of these options with the types, layouts and fixed sizes of `gemm`."""
+        """A copy of this `Problem` with the types, layouts and fixed sizes of `gemm`."""
         return replace(
             self,
             m=self.m if gemm.m is None else gemm.m,

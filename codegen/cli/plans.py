@@ -30,8 +30,8 @@ def explain_choice(
         problem: the problem with its sizes.
         device: `cpu` or the name of a GPU; None for the default of `codegen.explain`.
         batches: number of products in a batch.
-        reads_c: whether C is added.
-        invariant: whether the product is batch invariant.
+        reads_c: whether C, times beta, is added to the product.
+        invariant: whether the bits of a row of D must not depend on m or on the other rows.
         as_json: whether to print one JSON document.
     """
     from codegen.call.explain import Tuned, explain_problem

@@ -47,9 +47,9 @@ class Products:
     """The extents of all products of a run.
 
     Args:
-        problem: the options; for groups along m or k, the extent of that axis is the sum over all
-            groups.
-        shapes: the extents of each product.
+        problem: the command's options that describe the problem; for groups along m or k, its
+            extent along that axis is the sum over all groups.
+        shapes: the extents m, n and k of each product.
     """
 
     problem: Problem

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 MOST_TRACED = 100_000
-"""For a D of more tiles than this, the schedule is not traced, and no timeline is printed."""
+"""The most tiles of D for which `coordgraph run` traces the schedule and prints a timeline."""
 
 
 @takes_groups(without=("batched",))
@@ -210,7 +210,10 @@ def _execute(
     repeat: int | None,
     instructions: str | None,
 ) -> _Done:
-    """Compile and run the kernel, trace its schedule, and check D if asked to."""
+    """Compile and run the kernel, trace its schedule, and, if `check`, compare D with NumPy's.
+
+    `scalars` are alpha, beta and the seed of the random matrices.
+    """
     from codegen.cli.check import Check, make_inputs, poisoned_output
     from codegen.cli.targets import describe_target, settled_workgroups
     from codegen.cli.timing import launch

@@ -24,7 +24,7 @@ class SimulatedLaunch:
     Args:
         made: the scheduled graph, with the plan or pipeline that made it.
         products: the extents of all products.
-        machine: the GPU.
+        machine: the model of the GPU on which the launch is simulated.
         kernel: the cluster shape, and how consumer warpgroups work: cooperative or pingpong.
     """
 

@@ -29,7 +29,7 @@ class Stage:
         number: the number of passes that were applied, where lowering counts as one.
         name: the text of the last pass; `lowered` after lowering; before the first pass `problem`,
             or `start` if the graph has a schedule already.
-        graph: the graph.
+        graph: the graph that results from these passes.
     """
 
     number: int

@@ -71,7 +71,7 @@ def describe_target(target: str, threads: int | None = None) -> str:
 
 
 def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | None) -> int | None:
-    """The number of workgroups of a launch; None if the graph fixes it and the caller gave none.
+    """A launch's workgroup count; None if the graph fixes the count and the caller gave none.
 
     If the graph takes the number as a launch argument and the caller gave none, the result is the
     target's default: as many as the GPU runs at once, two for each CPU thread, or 4 in the

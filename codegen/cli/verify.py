@@ -35,7 +35,7 @@ MAKING = (
     *("dtype", "out_dtype", "transpose_a", "transpose_b", "batched", "groups"),
     *("schedule", "plan", "tile"),
 )
-"""Options that describe how a graph is made, so they are refused if it is read from a file."""
+"""Options that say how to make a graph, so they are refused if the graph is read from a file."""
 
 
 class Level(StrEnum):

@@ -85,7 +85,7 @@ class Arguments:
     floats: tuple[str, ...] = ()
     """Names of the epilogue's scalars that a launch passes by value, such as alpha."""
     scalars: dict[Expr, Scalar] = field(default_factory=dict[Expr, Scalar])
-    """The integer arguments, by the symbol of the parameter."""
+    """The integer arguments of the kernel, by the symbol of the graph parameter that each holds."""
     magics: dict[Expr, Magic] = field(default_factory=dict[Expr, Magic])
     """For each divisor that is known only at launch: its multiplier and shift arguments."""
 

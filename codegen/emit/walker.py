@@ -149,10 +149,10 @@ class Walker:
 
         Args:
             node: the operation that sends or receives a partial sum.
-            turn: the dimension whose index, plus 1, is the value; '' if only one partial sum is
-                sent in the slot.
-            readers: the number of workgroups that read the slot, which is the value if `turn` is
-                ''.
+            turn: the dimension whose index, plus 1, is the flag's value; '' if only one partial
+                sum is sent in the slot.
+            readers: the number of workgroups that read the slot, which is the flag's value if
+                `turn` is ''.
         """
         value = node.scope.resolve(node.place(turn).values[0] + 1 if turn else readers)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)

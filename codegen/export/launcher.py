@@ -21,7 +21,8 @@ from coordgraph.tensors import Role, Tensor, dtype
 __all__ = ["header", "implementation", "layout_of"]
 
 SIZES = ("m", "n", "k", "batches")
-"""The launch parameters that are extents. A stride that is an extent needs no stride check."""
+"""Names of the launch parameters that are extents of the problem. The exported code does not check
+a stride that is one of these extents, rather than a parameter of its own."""
 BUFFER_ALIGNMENT = 256
 """Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
 

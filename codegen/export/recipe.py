@@ -22,7 +22,7 @@ __all__ = ["Recipe", "refuse"]
 WORKGROUPS = "workgroups"
 """The name of the launch parameter that is the number of workgroups."""
 STRIDES_OF_C = (stride_of("C"),)
-"""The launch parameter that is the distance between the matrices of C in memory."""
+"""The name of the launch parameter that is the stride between the matrices of C in a batch."""
 
 
 def refuse(gemm: GemmProblem) -> None:
