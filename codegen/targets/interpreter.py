@@ -63,7 +63,8 @@ class InterpretedKernel(Kernel):
             workgroups: how many workgroups to interpret, if the schedule's option `workgroups` is
                 None; 4 by default.
 
-        The other arguments are those of `codegen.Kernel`.
+        The other arguments, such as A, B, C, the scalars and the group offsets, are described in
+        the docstring of `codegen.Kernel`; `stream` must be None.
         """
         if stream is not None:
             raise LaunchError(

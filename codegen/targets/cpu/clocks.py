@@ -58,7 +58,7 @@ class HostClocks:
         return b.add(b.mul(seconds, ir.Constant(I64, NANOSECONDS)), rest)
 
     def global_time(self) -> ir.Value:
-        """Emit the same read as `clock`, because all threads of the process share one clock."""
+        """Emit a read of CLOCK_MONOTONIC, in nanoseconds, which is the same for all threads."""
         return self.clock()
 
     def processor(self) -> ir.Value:

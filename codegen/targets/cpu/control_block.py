@@ -55,7 +55,8 @@ FAULT = 24
 """Index of the control block's word that holds the code (`Fault`) of the first error of the launch.
 The words after it describe the error."""
 FAULT_WORDS = 4
-"""How many words follow the error code: numbers of workgroup, operation, tensor or flag; index."""
+"""How many words follow the error code: numbers of workgroup, operation and tensor, and the index.
+"""
 INDEX = FAULT + FAULT_WORDS
 SLOTS = 32
 """Index, in the control block, of the first word of thread 0's slot: the words that say for which

@@ -34,8 +34,8 @@ def failure_text(
         graph: the lowered graph.
         scheduled: the graph before lowering.
         operations: (kind, dimension) of each operation that can stop a launch, by its number.
-        given: the parameters of the launch.
-        tables: the tables of the launch.
+        given: the value of each parameter of the launch, by name.
+        tables: the entries of each table that the call passes, by name.
     """
     workgroup, operation, tensor, index = control.details
     kind, dim = operations[operation]

@@ -22,11 +22,11 @@ __all__ = ["GuardedWalker", "HostHazards"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
 NESTED = 3
-"""Unguarded kernels do not test, in loops of at most this `_depth`, whether the launch was stopped.
+"""The greatest `_depth` of a loop in which unguarded kernels do not test for a stopped launch.
 
-`_depth` counts a loop and the loops nested in it. Loops over the elements of a tile have at most
-this depth; a test in each iteration would slow them down. The loops around them, over k tiles and
-segments, have a greater depth, and have the test.
+`_depth` counts a loop and the loops nested in this loop. Loops over the elements of a tile have a
+depth of at most 3; a test in each iteration would slow them down. The enclosing loops, over k tiles
+and segments, have a greater depth, and have the test.
 """
 
 
@@ -154,7 +154,7 @@ class GuardedWalker(Walker):
     def limits_of(self, number: int) -> tuple[ir.Value, ir.Value]:
         """Emit loads of a tensor's first valid index, and of the index one past its last.
 
-        `number` is the result of `limits_number`.
+        `number` is the tensor's row in `ControlBlock.limits`, as `limits_number` returns it.
         """
         b = self.builder
         at = b.gep(self.given["control"], [ir.Constant(I64, LIMITS)], source_etype=I64)

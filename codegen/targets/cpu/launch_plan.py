@@ -100,7 +100,8 @@ class Formulas:
         """Make a launch's `Plan`: evaluate grid, shapes and sizes for its parameters and tables.
 
         Args:
-            waits: which workgroups a workgroup waits for (`coordgraph.progress.WaitDirection`).
+            waits: which workgroups a workgroup waits for, by number: "none", "lower", "higher", or
+                "mixed" (both, or nothing is proved).
             given: the parameters of the launch, by name.
             tables: the entries of the tables that the call passes, by name.
 

@@ -48,7 +48,7 @@ WORKGROUPS_PER_THREAD = 2
 """Number of workgroups that a launch has for each thread, if neither the schedule nor the caller
 sets the number of workgroups."""
 BRIEF = 0.01
-"""A launch is brief if the last launch with the same parameters took fewer seconds than this.
+"""Seconds: a launch is brief if the last launch with the same parameters took less time than this.
 
 A brief launch also uses the caller's thread, although Ctrl-C cannot interrupt the kernel there. Any
 other launch leaves the main thread free for Ctrl-C, and uses one more pool thread instead. That
@@ -162,15 +162,17 @@ class HostKernel(Kernel):
         threads: int | None = None,
         **operands: Any,
     ) -> Any:
-        """Compute D and return it; shapes are those of `codegen.Kernel`.
+        """Compute D and return it.
 
         Args:
-            a, b, c, out: A, B, C and D as numpy arrays; without `out`, a new array is returned.
-            alpha, beta: scalars of the default epilogue.
+            a, b, c, out: A (m x k), B (k x n), C and D (m x n) as numpy arrays; `codegen.Kernel`
+                describes batches and groups. Without `out`, a new array is returned.
+            alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`.
             stream: must be None, because CPU kernels have no streams.
             workgroups: how many workgroups to run, if the schedule's option `workgroups` is None;
                 by default two for each thread, or one if workgroups wait for each other.
-            offsets: the group offsets of a grouped kernel.
+            offsets: i32 array for a grouped kernel: the index at which each group begins, and the
+                index at which the last group ends.
             operands: the operands of the graph's own epilogue, and arrays for its outputs besides
                 D, by name.
             threads: how many threads to use; by default `COORDGRAPH_THREADS`, or one for each

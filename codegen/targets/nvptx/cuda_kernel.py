@@ -156,7 +156,7 @@ class CudaKernel(Kernel):
         return self._builder.choice(self._aligned(alignment), reads_c=reads_c)
 
     def variant(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Variant:
-        """The fastest variant for tensors of this alignment; the arguments are those of `choice`.
+        """The fastest variant for tensors aligned to `alignment` bytes; it reads C if `reads_c`.
 
         Raises:
             LaunchError: the caller of `compile` allows only a lowering that needs a larger
@@ -209,8 +209,8 @@ class CudaKernel(Kernel):
     ) -> Any:
         """Launch the kernel on a stream, and return D without waiting for the end of the launch.
 
-        The arguments are those of `codegen.Kernel`. Without `out`, D is a new array of the library
-        of `a`; without `stream`, the launch is on that library's current stream.
+        The arguments (matrices, scalars, offsets, …) are described at `codegen.Kernel`. Without
+        `out`, D is a new array of `a`'s library; the default stream is that library's current one.
 
         Raises:
             LaunchError: arguments do not fit the kernel, or the launch fails.
@@ -427,7 +427,7 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """Numbers of the workgroups that one waits for: none, lower, higher, or mixed, as text."""
+        """Whether workgroups wait for `lower` or `higher` numbers, `mixed` (both), or `none`."""
         return wait_direction(self.graph)
 
     @property

@@ -25,7 +25,8 @@ ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 NUMBER = len(ARGUMENTS)
 """Number of tensors in `ARGUMENTS`."""
 Pointers = tuple[int, ...]
-"""Device addresses of a call's tensors: of the tensors `ARGUMENTS`, then of `other_operands`."""
+"""Device addresses of a call's tensors: A, B, C, D and the group offsets, then the tensors that the
+call passes by keyword (`other_operands`)."""
 MOST_OWNERS = 64
 """Size of an LRU cache: the largest number of streams and CUDA graph captures for which the
 addresses of a kernel's workspace buffers are kept. A repeated call then need not look them up."""
@@ -71,7 +72,7 @@ class Loaded:
         """The values of all parameters of a launch.
 
         Args:
-            given: the parameters that follow from the call's arguments, by name.
+            given: the values of parameters that follow from the call's arguments, by name.
             workgroups: how many workgroups to launch; None for as many as can be resident at once.
 
         Raises:
@@ -205,8 +206,8 @@ class CheckedCall:
         """Launch the kernel on tensors at the addresses `pointers`.
 
         Args:
-            pointers: device addresses of `ARGUMENTS`, then of `other_operands`; 0 for an operand
-                that the call leaves out.
+            pointers: device addresses of A, B, C, D and the group offsets, then of the tensors that
+                the call passes by keyword (`other_operands`); 0 for a tensor that is left out.
             scalars: the scalar operands of the epilogue, in the order of the epilogue's parameters.
             stream: the driver's handle of the stream.
         """

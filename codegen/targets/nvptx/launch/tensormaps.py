@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 MOST_MAPS = 1024
-"""A `TensorMaps` object caches the tensor maps of this many most recently used addresses, and may
-keep up to twice as many."""
+"""The number of most recently used addresses whose tensor maps a `TensorMaps` object certainly
+keeps. It may keep up to twice as many tensor maps."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 """The size of a `CUtensorMap`, and the alignment of its address, in bytes."""
 SWIZZLED = (32, 64, 128)

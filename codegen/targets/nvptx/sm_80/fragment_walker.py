@@ -34,8 +34,8 @@ LEAST_BYTES_IN_FLIGHT = 4
 """The smallest value of `bytes_in_flight`, the number of bytes of operands that a thread loads
 before it uses them."""
 NARROWEST_LOAD = 4
-"""A load of fewer bytes than this is counted as this many bytes in flight, since the load's address
-and guard take registers too."""
+"""A load of fewer than NARROWEST_LOAD bytes is counted as NARROWEST_LOAD bytes in flight, since the
+load's address and guard take registers too."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
 """A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
 loads of consecutive addresses share the registers of one address."""

@@ -87,7 +87,13 @@ class TableWalker(RowReductionWalker):
         """Emit the computation of a table that lists indices by descending value of `table.step`.
 
         Each lane has one index, and counts the indices that precede it in that order; the count is
-        the position of the lane's index in the table. The arguments are those of `_add_up`.
+        the position of the lane's index in the table.
+
+        Args:
+            table: the table.
+            node: the operation, which gives the ranges of parameters.
+            lane: the lane of the warp, 0 to 31.
+            count: how many indices are sorted, 32-bit.
         """
         b, zero, none = self.builder, ir.Constant(I32, 0), ir.Constant(I32, -1)
 
@@ -140,17 +146,17 @@ class TableWalker(RowReductionWalker):
         start: ir.Value,
         body: Callable[[ir.Value, ir.Value], ir.Value],
     ) -> ir.Value:
-        """Emit a loop over chunks of 32 indices.
+        """Emit a loop over chunks of 32 indices, which passes a value to its next iteration.
 
         Args:
             name: the name of the loop's basic blocks.
             count: how many indices there are, 32-bit.
-            start: the carried value before the first iteration.
-            body: emits an iteration, from the first index of the chunk and the carried value, and
-                returns the next carried value.
+            start: the value that is passed to the first iteration.
+            body: emits an iteration, given the first index of the chunk and the passed value;
+                returns the value for the next iteration.
 
         Returns:
-            The carried value after the last iteration.
+            The value that the last iteration passes on.
         """
         b = self.builder
         before = b.block
