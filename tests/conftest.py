@@ -24,8 +24,9 @@ from tests.support.sampling import Slow, mark_slow_cases, sample
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Constants that `coordgraph calibrate` has stored on this machine would change the chosen plans.
 os.environ["COORDGRAPH_DEVICES"] = str(Path(__file__).parent / "no-devices")
-# Checks before a first build add up to 30 % to it. Tests build thousands of kernels of graphs that
-# passes of the library make; tests/coordgraph/verification and tests/faults test the checks.
+# Checks of a graph add up to 30 % to the time of its first build. Tests build thousands of kernels
+# of graphs that the library's passes make; tests/coordgraph/verification and tests/faults test the
+# checks.
 os.environ["COORDGRAPH_VERIFY"] = "0"
 _QUIET = [HealthCheck.too_slow]
 settings.register_profile(

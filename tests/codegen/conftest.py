@@ -53,6 +53,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Iterator[Builder]:
-    """A compiler for the background thread that compiles only when the test lets it."""
+    """A stand-in for the background thread's compiler: it compiles only while the test lets it."""
     with slow_builder(monkeypatch) as found:
         yield found

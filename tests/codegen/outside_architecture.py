@@ -1,8 +1,8 @@
 """Defines and registers three architectures outside the library, for tests.
 
 `sm_8x` and `sm_9x` have device limits of their own and the library's lowerings. `sm_8y` prefers a
-lowering defined here, with an option, an emitter and a rule for plans; its A and B must be aligned
-to 16 bytes.
+lowering defined here, with an option, an emitter and a function that chooses the plan; for this
+lowering A and B must be aligned to 16 bytes.
 """
 
 from __future__ import annotations

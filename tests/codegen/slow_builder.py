@@ -22,8 +22,9 @@ class Builder:
     """A slow compiler: the background thread compiles only while `go` is set.
 
     Attributes:
-        plans: the kernels that the background thread has started to compile.
-        error: for a kernel, the exception that the compiler raises instead of compiling it.
+        plans: the kernels that the background thread has started to compile, as texts such as
+            `64x64x64 data-parallel`.
+        error: by the text of a kernel, the exception that the compiler raises for this kernel.
     """
 
     def __init__(self) -> None:

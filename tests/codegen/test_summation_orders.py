@@ -41,10 +41,11 @@ def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def value(term: Term, products: np.ndarray, tile: int) -> np.ndarray:
-    """The sum of a term, added in f32.
+    """The sum of `products` over k, added in f32 in the order that `term` describes.
 
     Args:
-        term: the order of additions.
+        term: the order of additions: k tiles that are added one after another, or a sum of two
+            such terms.
         products: the products a·b to add, as an array whose first axis is k.
         tile: number of elements of a k tile.
     """

@@ -41,7 +41,7 @@ class Walk:
         self._excluded = 0
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """The profile function; see `sys.setprofile`."""
+        """Record a function that is entered; Python calls this method (see `sys.setprofile`)."""
         code = frame.f_code
         if self.launched or event not in ("call", "return"):
             return

@@ -27,9 +27,9 @@ PLANS = (
 
 
 def sweep(path: Path, slower: dict[str, float], depths: tuple[int, ...] = (2048, 4096)) -> Path:
-    """Write a results file of predicted times of each plan for each k in `depths`.
+    """Write a results file with a row for each plan in `PLANS` and each k in `depths`.
 
-    `slower` maps plans to factors that multiply their times.
+    A row's time is the plan's predicted time, times the plan's factor in `slower` (default 1).
     """
     rows: list[dict[str, object]] = []
     for k in depths:

@@ -90,7 +90,7 @@ def test_counting_needs_no_gpu(
 
 
 class Cuda:
-    """A simulated GPU: cuBLAS takes 1 ms, and a schedule 1 ms divided by its utilisation."""
+    """A simulated GPU: cuBLAS takes 1 ms, a plan 1 ms divided by the schedule's utilisation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.targets: list[tuple[str, str, str]] = []

@@ -41,8 +41,8 @@ def test_accuracy_counts_errors_losses_and_pairs():
     rows = [row(1, A, 1.0), row(1, B, 2.0), row(1, C, 1.005), row(2, A, 4.0)]
     found = accuracy(rows, np.array([1.1, 1.0, 1.2, 4.0]))
     assert (found.rows, found.problems) == (4, 2)
-    # B is predicted to be the fastest, but takes twice as long as A. A and C are about equally
-    # fast, so they are not compared by rank.
+    # Plan B is predicted to be the fastest, but takes twice as long as plan A. Plans A and C are
+    # about equally fast, so these two plans are not compared by rank.
     assert found.worst == pytest.approx(1.0)
     assert found.loss == pytest.approx(1.0)
     assert (found.ranked, found.pairs) == (0.0, 2)

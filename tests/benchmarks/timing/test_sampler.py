@@ -96,7 +96,10 @@ def test_graphs_are_long_enough_and_use_all_buffers_equally():
 
 
 class FakeGraph:
-    """A fake CUDA graph; all log their calls in the list `calls`. A `broken` one fails to end."""
+    """A fake CUDA graph that logs the calls of its methods in `calls`, a list that all share.
+
+    If `broken` is set, the first call of `capture_end` raises an error.
+    """
 
     calls: list[str]
     broken = True
@@ -116,7 +119,10 @@ class FakeGraph:
 
 
 def capturing(launch: Any, broken: bool) -> tuple[Sampler, list[str]]:
-    """(a sampler that uses a fake of PyTorch, the list in which the fake logs its calls)."""
+    """(a sampler that uses a fake of PyTorch, the list in which the fake logs its calls).
+
+    The sampler captures `launch` in a fake CUDA graph; with `broken`, the capture fails to end.
+    """
     calls = list[str]()
     graph = type("Graph", (FakeGraph,), {"calls": calls, "broken": broken})
     cuda = SimpleNamespace(

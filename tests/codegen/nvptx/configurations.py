@@ -48,8 +48,8 @@ __all__ = [
 
 Choice = TypeVar("Choice")
 KEPT = 128
-"""Sizes of the LRU caches of graphs and of compiled programs; older ones are dropped, because a
-sweep makes thousands."""
+"""Number of entries of the LRU cache of graphs, and of that of compiled programs. The caches are
+limited because a sweep makes thousands of graphs and programs."""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),
@@ -194,8 +194,8 @@ TWO_HOPPER_SHAPES = (
     ((256, 128, 64), (128, 64), (2, 1, 1), "pingpong"),
     ((128, 256, 64), (64, 128), (1, 2, 1), "pingpong"),
 )
-"""Pairs of a large and a small macro tile for Hopper, with the cluster, and whether
-warpgroups cooperate or take turns.
+"""Pairs of a large and a small macro tile for Hopper, with the cluster (m, n, k), and whether the
+consumer warpgroups are cooperative or ping-pong.
 """
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Layouts of A and B, a letter each: n is stored row-major, t is stored as its transpose."""
@@ -279,8 +279,9 @@ def traits(made: Configuration) -> tuple[object, ...]:
     """The values of those options of a configuration that change more than indices in a kernel.
 
     The options are the passes and the reduction of the schedule, the type of D, the architecture,
-    the consumers and the cluster. The quick tests assemble a kernel with each value. Layouts, tile
-    orders and other options change indices only, which are tested without ptxas.
+    the kind of consumer warpgroups (cooperative or ping-pong) and the cluster's axes. The quick
+    tests assemble a kernel with each value. Layouts, tile orders and other options change indices
+    only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)
     return (

@@ -71,7 +71,7 @@ class Lowered:
     def values(self, wanted: Basic, indices: Mapping[str, Array]) -> Array:
         """The value of the expression `wanted` at each of `indices`, as an array.
 
-        Symbols that are not in `indices` have their values in `LAUNCH`.
+        A symbol that is not in `indices` gets a fixed value for the tests, from `LAUNCH`.
         """
         known = {**LAUNCH, **with_warp(indices)}
         symbols = sorted((s for s in wanted.free_symbols if isinstance(s, Symbol)), key=str)
@@ -141,7 +141,7 @@ class Lowered:
 
     @property
     def blocks(self) -> int:
-        """The number of 64-row blocks of one warpgroup."""
+        """The number of blocks of 64 rows (M of wgmma) in one warpgroup's part of a tile."""
         return self.size("acc.m")
 
     @property

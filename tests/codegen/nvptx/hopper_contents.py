@@ -64,11 +64,11 @@ class Contents:
         """Load a TMA box into a stage: the element at `places[i]` has the index `k[i]` along k.
 
         Args:
-            stage: the stage.
+            stage: the operand's shared-memory buffer, and the number of the stage in this buffer.
             size: number of elements of the stage.
             step: the number of stages that the producer filled before; a new step drops old boxes.
-            places: the elements' positions in the stage.
-            k: the elements' indices along k.
+            places: for each element of the box, the element's position in the stage.
+            k: for each element of the box, the element's index along k.
         """
         if self.steps.get(stage) != step:
             self.steps[stage], self.boxes[stage] = step, []
@@ -76,7 +76,7 @@ class Contents:
         self.boxes[stage].append((places, k))
 
     def fill(self, stage: Stage, places: Array) -> None:
-        """Store zeros at `places` of a stage; without effect before TMA's first load to it."""
+        """Store zeros at the positions `places` of a stage to which TMA has loaded a box before."""
         if stage in self.arrays:
             self.arrays[stage][places] = ZERO
 

@@ -23,7 +23,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""Type: the places of the two boxes, one of A and one of B, that a multiplication reads."""
+"""Type: where the TMA box of A, and where that of B, begins in a multiplication of two boxes."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
@@ -64,7 +64,7 @@ class Box:
     """A TMA box in shared memory.
 
     Args:
-        place: where the box begins in its tensor.
+        place: where the box begins in its tensor: first row and first column, in elements.
         step: the step of the stage ring: how many stages the producer had filled before.
         used: numbers of the warpgroups that have multiplied the box.
     """
@@ -138,7 +138,7 @@ class Workgroup:
     warpgroups: dict[int, Warpgroup] = field(default_factory=dict[int, Warpgroup])
     barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict[Any, Barrier])
     boxes: dict[Stage, dict[int, Box]] = field(default_factory=dict[Any, Any])
-    """The TMA boxes in each stage, by the place in the stage where they begin."""
+    """For each stage, the TMA boxes in it, by the position in the stage at which a box begins."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     """By the number of a named barrier: the flags that warpgroups had acquired before they arrived
@@ -279,10 +279,10 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a workspace slot for the last time; return its partial sum.
+        """Read for the last time, and return, the partial sum in the workspace slot at `place`.
 
-        Afterwards the slot may be overwritten. A slot to which several workgroups add must be
-        cleared first.
+        A slot is the memory for one partial sum of a tile. After this read the slot may be
+        overwritten; a slot to which several workgroups add must be cleared first.
         """
         if place in self.added:
             sum, self.added[place] = self.added[place], ()

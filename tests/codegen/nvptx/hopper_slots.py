@@ -10,7 +10,7 @@ __all__ = ["Slots"]
 
 @dataclass
 class Slots:
-    """The staging slots of D by their address; TMA reads a slot as late as PTX allows.
+    """The staging slots of D in shared memory; TMA reads a slot as late as PTX allows.
 
     In this model, TMA has read a slot only after a wait for the slot's group of stores. A wait
     leaves at most the newest groups pending; empty groups are counted too (PTX ISA,

@@ -39,12 +39,14 @@ OURS = (
 class PlayedRows:
     """Executes the reductions of rows of a lowered graph, for all threads of all workgroups.
 
-    Instead of a value, a reduction has a count for each element of a row: how often it includes it.
+    Instead of a value, a reduction has a number for each element of a row of D: how often the
+    reduction includes that element.
 
     Args:
         graph: the graph, which a GPU lowering returned.
         sizes: values of the size parameters, and of `workgroups` if the graph has it.
-        offsets: for groups, the row at which each group starts, then the end of the last group.
+        offsets: for groups along m, the row at which each group starts, then the row at which the
+            last group ends.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class PlayedRows:
         self.threads = workitem.fixed_size
         self.formulas = Formulas()
         self.rows: dict[tuple[str, int], tuple[int, Array]] = {}
-        """For each written element of an output that reduces rows, by (output, offset): the row of
-        D that the element reduces, and how often the element includes each column of that row."""
+        """For each written element of an output that reduces rows, by (name of the output, offset
+        of the element in it): the row of D that the element reduces, and how often the element
+        includes each column of that row."""
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
         ranks = [dim.fixed_size for dim in graph.coordinates.of_kind(Cluster)]

@@ -23,8 +23,9 @@ LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
 """Slow tests assemble every seventh kernel, because there are thousands."""
 LARGEST = (
-    # The candidate plans of a family of schedules that need the most accumulator registers: one
-    # plan whose tiles two warpgroups divide, or one whose tiles one warpgroup computes, or both.
+    # For most schedules and their options, the candidate plans that need the most accumulator
+    # registers: a plan whose tiles two warpgroups divide, a plan whose tiles one warpgroup
+    # computes, or both.
     ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
     ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
     ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),
@@ -49,7 +50,7 @@ def problem(layout: str, size: tuple[int, int, int]) -> Gemm:
 
 @cache
 def kernels(layout: str) -> tuple[Plan, ...]:
-    """One plan for each distinct kernel among the candidates.
+    """One plan for each distinct kernel among the candidate plans for a layout of A and B.
 
     Plans that differ only in the width of the bands in which tiles are visited have one kernel.
     """

@@ -19,7 +19,7 @@ STREAM, OTHER = 7, 9
 
 @pytest.fixture
 def freed(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The addresses of device memory that were freed."""
+    """A list that gets the address of each block of device memory that is freed."""
     found: list[int] = []
     bindings = driver.bindings()
 

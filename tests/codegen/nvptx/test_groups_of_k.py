@@ -190,7 +190,8 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
 ):
     """Threads zero the elements past a group's end, in the group's last k tile only.
 
-    Threads zero these elements of A and of B after the k tile was loaded and before wgmma reads it.
+    The zeros are stored to the k tile of A and to that of B, after TMA has loaded the k tile and
+    before wgmma reads it.
     """
     lowered = program(schedule, tile, lowering=lowering, vectors=WIDE).lowered
     loops = main_loops(lowered)

@@ -88,9 +88,9 @@ AXES = {"A": (0, 2), "B": (2, 1)}
 
 
 def loaded(this: Lowered, tensor: str, along: int) -> int:
-    """The number of elements along an axis in the TMA boxes of one workgroup.
+    """The number of elements along an axis in the TMA boxes of A or B that one workgroup loads.
 
-    Along m or n it is a multiple of 16, the fewest elements of a box, if that axis is contiguous.
+    The extent along a contiguous axis m or n is rounded up to a multiple of 16, the smallest box.
     """
     turned = this.configuration.layout["AB".index(tensor)] == "t"
     across_k = turned if tensor == "A" else not turned
@@ -133,10 +133,10 @@ def receivers(this: Lowered, tensor: str, rank: int) -> list[int]:
 
 
 def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
-    """Simulate all TMA copies of one step.
+    """Simulate all TMA loads of A or of B in one pipeline step of a cluster.
 
-    Returns two arrays: what the stage of every rank holds (numbers of elements, see `name`), and
-    how many times each element was read from global memory by a workgroup that needs it.
+    Returns two arrays: for each workgroup of the cluster, the numbers (given by `name`) of the
+    elements in its stage; and how often each element was read by a workgroup that needs it.
     """
     size = stage_elements(this, tensor)
     memory = np.full((this.ranks, size), NOTHING)

@@ -402,9 +402,10 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
 
 
 def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
-    """Each arrival at the cluster barrier while one sum is exchanged.
+    """Each arrival at an mbarrier of a cluster while its CTAs exchange one partial sum.
 
-    An arrival is (rank of the sender, rank of the receiver, True if it publishes stores).
+    An arrival is (rank of the CTA that arrives, rank of the CTA whose mbarrier it is, True if the
+    arriving thread's earlier stores become visible to other CTAs).
     """
     (node,) = this.nodes(ArriveBarrier, barrier=barrier)[:1]
     op = node.op

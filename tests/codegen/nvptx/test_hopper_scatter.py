@@ -282,7 +282,8 @@ def few_readers(op: Operation) -> Operation:
 
 
 def no_barrier_after(kind: type[Operation]) -> Rewrite:
-    """A fault: remove the first barrier that follows an operation of the class `kind`."""
+    """A rewrite that plants a fault: it removes the first barrier that follows a `kind` operation.
+    """
 
     def change(op: Operation) -> Operation:
         for name in op.BODIES:
@@ -297,7 +298,7 @@ def no_barrier_after(kind: type[Operation]) -> Rewrite:
 
 
 def not_the_first(op: Operation) -> Operation:
-    """A fault: a workgroup does not wait for the first partial sum that it reads."""
+    """Plant a fault: a workgroup does not wait for the first partial sum that it reads."""
     if not isinstance(op, For) or op.dim != "partial.first":
         return op
     return replace(op, start=op.start + 1)
@@ -308,7 +309,7 @@ def other_shares(op: Operation) -> Operation:
 
 
 def one_end(op: Operation) -> Operation:
-    """A fault: a workgroup stores its two partial sums, of two tiles, to the same slot."""
+    """Plant a fault: a workgroup stores its partial sums of two tiles to one workspace slot."""
     end = isinstance(op, SetCoordinate) and op.dim == END
     return replace(op, value=Integer(0)) if end else op
 

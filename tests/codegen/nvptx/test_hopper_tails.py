@@ -120,7 +120,10 @@ def tail(lines: list[str]) -> list[int]:
 
 
 def bent(graph: KernelGraph, how: str) -> KernelGraph:
-    """The graph with the fault `how` in the operations that zero elements past a group's end."""
+    """The graph with a planted fault in the operations that zero elements past a group's end.
+
+    `how` describes the fault, such as "no fence".
+    """
     lines = graph.text().splitlines()
     fence, barrier = tail(lines)
     match how:

@@ -229,30 +229,30 @@ def test_two_loops_in_a_row_are_refused():
 
 
 def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
-    """A copy of the graph in which `change` has replaced control operations to make a fault."""
+    """A copy of the graph with a planted fault: `change` has replaced some control operations."""
     control = graph.control.rewrite(change)
     assert control is not graph.control
     return replace(graph, control=control)
 
 
 def uncounted(op: Operation) -> Operation:
-    """A fault: a warpgroup does not advance its stage counter past stages that the other reads."""
+    """Plant a fault: a warpgroup's stage counter does not skip stages that the other one reads."""
     skips = isinstance(op, If) and any(isinstance(x, Advance) for x in op.orelse)
     return replace(op, orelse=()) if skips else op
 
 
 def unordered(op: Operation) -> Operation | tuple[Operation, ...]:
-    """A fault: a warpgroup begins its main loop before the other warpgroup has issued its own."""
+    """Plant a fault: a warpgroup begins its main loop before the other has issued its main loop."""
     return () if isinstance(op, WaitBarrier) and op.barrier == ORDER else op
 
 
 def silent(op: Operation) -> Operation | tuple[Operation, ...]:
-    """A fault: a warpgroup does not signal that it has issued its main loop."""
+    """Plant a fault: a warpgroup does not signal that it has issued its main loop."""
     return () if isinstance(op, ArriveBarrier) and op.barrier == ORDER else op
 
 
 def doubly_freed(op: Operation) -> Operation:
-    """A fault: a stage is free only after two warpgroups arrive, but only one of them reads it."""
+    """Plant a fault: a stage is free only after two warpgroups arrive, but one alone reads it."""
     both = isinstance(op, InitBarrier) and op.barrier == "barrier.empty"
     return replace(op, arrivals=2) if both else op
 

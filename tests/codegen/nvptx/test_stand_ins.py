@@ -22,7 +22,7 @@ from tests.support.sampling import quick_cases
 A, B, D = 1 << 30, 2 << 30, 3 << 30
 SIZES = (2048, 2048, 2048), (300, 2048, 512), (2048, 200, 4096)
 SERVING = "64x64x64 data-parallel", "256x128x64 data-parallel"
-"""Plans whose kernels are loaded at first; for all of SIZES, the cost model prefers other plans."""
+"""Plans whose kernels the tests load first; for every tested size the cost model prefers others."""
 REQUEST = PlanRequest(Gemm("bf16"), "sm_90a", "NVIDIA H200", 132)
 
 
@@ -33,7 +33,7 @@ def product(m: int, n: int, k: int, at: int = D, **options: object) -> None:
 
 @pytest.fixture
 def loaded(fake: FakeDriver, slow: Builder) -> FakeDriver:
-    """A driver that has loaded the kernels of SERVING."""
+    """A fake driver that has loaded the kernels of the plans in `SERVING`."""
     for plan in SERVING:
         product(256, 256, 256, plan=plan)
     return fake

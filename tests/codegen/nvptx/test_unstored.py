@@ -68,7 +68,10 @@ every_case = pytest.mark.parametrize("case", chosen(QUICK, CASES), ids=str)
 
 
 def kernel_of(case: Case) -> Any:
-    """The kernel of a case, whose epilogue follows from the fields of the problem."""
+    """The compiled kernel of a case.
+
+    Its epilogue is the function in `FUNCTIONS` for a field of the case's problem, else `loss`.
+    """
     name = next((name for name in FUNCTIONS if name in case.problem), "")
     return compiled(FUNCTIONS.get(name, loss), case)
 

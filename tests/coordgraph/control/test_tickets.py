@@ -75,7 +75,7 @@ def test_a_loop_that_loses_indices_is_refused(edits: tuple[tuple[str, str], ...]
 def test_a_loop_whose_work_depends_on_the_workgroup_is_not_proved():
     """`cover` does not prove loops whose body reads `workgroup`.
 
-    It traces only one order in which workgroups take the loop's indices.
+    The check `cover` traces only one order in which workgroups take the loop's indices.
     """
     graph = edited(
         (
