@@ -111,7 +111,7 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
         e: the kernel being built.
         slots: number of slots, each for the partial sums of one output tile.
         accumulator: the element type of the sums.
-        reduction: one of `REDUCTIONS`.
+        reduction: how partial sums are added up: one of `REDUCTIONS`, such as `tree`.
     """
     c = e.coordinates
     sums = (SUM,) if e.graph.gemm.sums > 1 else ()
@@ -139,7 +139,7 @@ class Pieces:
             between them have the other pieces.
         first, count: the first iteration, and the number of iterations, of this workgroup's piece.
         depth: number of iterations of the whole tile.
-        slot: the workspace slot of the tile; used only by reductions in `A_SLOT_A_TILE`.
+        slot: the workspace slot of the tile; used only by the reductions `turnstile` and `atomic`.
     """
 
     low: Expr
@@ -158,7 +158,8 @@ class Pieces:
         Args:
             e: the kernel being built; the coordinates of loops are added.
             owner: the piece whose workgroup owns the tile: `first` or `last`.
-            reduction: one of `REDUCTIONS` except `scatter`, which has no owner.
+            reduction: how the pieces are added up: one of `REDUCTIONS` except `scatter`, in which
+                no workgroup owns the tile.
             after: the operations of the epilogue.
         """
         workgroup = Workgroup("workgroup").symbol

@@ -39,7 +39,7 @@ class SplitTiles:
         tile: the dimension that counts the split tiles.
         pieces: the id of the dimension that counts the pieces of all tiles. Piece number i must be
             computed by workgroup number i.
-        numbers: the tile numbers from which edges lead to `tile`.
+        numbers: the dimensions that number output tiles, from which edges lead to `tile`.
         work: the operations on one output tile; all tiles have equally many k tiles.
         splits: number of pieces of a tile.
         owner: the piece whose workgroup runs the epilogue, `first` or `last`; see `Pieces.finish`.

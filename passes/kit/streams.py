@@ -34,7 +34,8 @@ to first, the index of BEHIND is the number of iterations in the share after the
 """
 BEGIN = "sk.begin"
 """Id of the dimension whose index is the first iteration of a workgroup's share of iterations. It
-exists only if `least_segment` is more than 1."""
+exists only if the option `least_segment` (smallest number of iterations in a segment) is more than
+1."""
 
 
 def add_loops(e: KernelEditor) -> None:
@@ -152,7 +153,7 @@ class Stream:
         return share
 
     def _least_share(self) -> Expr:
-        """Smallest number of iterations of a workgroup that `least` and `least_segment` allow."""
+        """Smallest number of iterations in a share, by the options `least` and `least_segment`."""
         if self.least_segment <= self.least:
             return Integer(self.least)
         return maximum(Integer(self.least), minimum(Integer(self.least_segment), self.depth))
@@ -198,8 +199,9 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        # With `least_segment`, a share may begin at the end of a tile instead of at a multiple of
-        # the share's length, so the coordinate BEGIN holds the share's first iteration.
+        # If the option `least_segment` moves the ends of shares, a share may begin at the end of a
+        # tile instead of at a multiple of the share's length, so the coordinate BEGIN holds the
+        # share's first iteration.
         if BEGIN in graph:
             begin = at[BEGIN] = graph.symbol(BEGIN)
         # A `Locate` operation around the operations on a tile sets the coordinates `_located` from

@@ -198,7 +198,7 @@ def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None
     """
     for tensor in (*gemm.operands, *gemm.outputs):
         for i, axis in enumerate(gemm.axes[tensor]):
-            if axis == "t":  # "t" numbers tiles of D along n, and a tile has one element
+            if axis == "t":  # "t" numbers tiles of D along n: no position in a tile
                 continue
             below = tiling.index("D", gemm.axes["D"].index(axis))
             c.connect(PassThrough(tiling.index(tensor, i), below))
@@ -293,9 +293,11 @@ class Accumulator:
         return self._each(op, width)
 
     def store_output(self, destination: str, width: int) -> Operation:
-        """Write the results of the epilogue to the tensor `destination`, which is D.
+        """Write the results of the epilogue to D.
 
-        The arguments are those of `store`.
+        Args:
+            destination: the name of the tensor D.
+            width: number of elements that one access writes.
         """
         op = StoreFragment(self.fragment, destination, self.registers, self.width)
         return self._once(op, width)
@@ -319,7 +321,12 @@ class Accumulator:
     ) -> Operation:
         """Apply one stage of an epilogue to every vector of the accumulator.
 
-        The arguments are those of `epilogue`.
+        Args:
+            gemm: the problem.
+            stage: the stage of the epilogue.
+            width: number of elements of an operand or output, adjacent in a row of D, that one
+                access may move.
+            absent: tensors of optional operands that no launch of this kernel passes.
         """
         apply = applied(
             gemm,
@@ -358,7 +365,8 @@ class Accumulator:
         the partial sums.
 
         Args:
-            turn: the same dimension as in `send`; the value that `send` sets is waited for.
+            turn: if several workgroups write the slot one after another, the dimension that numbers
+                them; then the flag that is awaited is 1 + the index along this dimension. Else ''.
         """
         return (
             leader(WaitFlag("flags", turn)),

@@ -125,11 +125,11 @@ class RowReductions:
             c.connect(Tile(self._shared(output), (*layout.turn, self.warp, self.row)))
 
     def _shared(self, output: Output) -> str:
-        """The coordinate of the shared memory through which warps combine an output's rows."""
+        """The shared memory through which warps combine their reductions of rows for an output."""
         return self.tiling.own(f"{output.name}.shared")
 
     def around(self, op: Epilogue, body: Body) -> Body:
-        """Lower the reductions of the epilogue `op`, whose other lowered operations are `body`."""
+        """Put the reductions of rows of the epilogue `op` around `body`, its other operations."""
         outputs = [output for output in self.outputs if output.name in op.stores]
         if not outputs:
             return body

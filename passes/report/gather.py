@@ -50,7 +50,8 @@ class Subject:
         lowered: the graph lowered for a target, or None.
         target: the target of `lowered` and `code`, such as `sm_90a`.
         code: the lines of the compiled kernel, each with the number of its operation in `lowered`.
-        check: the level of `KernelGraph.check`; None leaves out the section on proofs.
+        check: how thoroughly `KernelGraph.check` checks the graph (its argument `level`); None
+            leaves out the section on proofs.
     """
 
     graph: KernelGraph

@@ -39,7 +39,7 @@ def terms(
     kernel: Kernel,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Data of the report's section that compares predicted terms of the time with runs.
+    """Data of the section that compares terms of the cost model's predicted time with runs.
 
     Args:
         graph: the scheduled graph.

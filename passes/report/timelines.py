@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Columns = Mapping[str, Any]
-"""Type: events as columns, by name, as `Simulation.event_columns` returns them."""
+"""Type: events as columns, by name: each column (`begin`, `slot`, …) has a value for each event."""
 NANOSECONDS = 1e9
 ACTIVITIES = tuple(a.name.lower() for a in Activity)
 """Names of the activities. For each event, the report's data has an index into this tuple."""
@@ -60,12 +60,13 @@ class EventColumns(Protocol):
     """Type of objects that have events as columns: a `Simulation` or a measured timeline."""
 
     def event_columns(self) -> dict[str, list[Any]]:
-        """The events as lists, by column name, as `Simulation.event_columns` returns them."""
+        """The events as lists, by column name: each list has one value for each event."""
         ...
 
 
 Measured = EventColumns | Columns
-"""Type of a measured timeline: columns by name, or an object that has them."""
+"""Type of a measured timeline: events as columns by name, or an object that returns such
+columns."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def measured_run(
     """Report data of a measured run, in the same form as `simulated_run` returns.
 
     Args:
-        measured: events with the columns of `Simulation.event_columns`; times in seconds.
+        measured: events as columns (`begin`, `end`, `slot` and so on, as `Simulation.event_columns`
+            returns them); times in seconds.
         simulated: the data of the simulated run of the same launch, from which the tile shapes of
             measured events are taken; None if no run was simulated.
         grid: the tiles of D; None counts no tile as outside D.
@@ -221,7 +223,7 @@ def buckets_of(
     up to `slots` times `makespan`.
 
     Args:
-        events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
+        events: events as columns: times in nanoseconds, activities as indices into `ACTIVITIES`.
         slots: number of slots.
         makespan: nanoseconds from the begin of the launch to its end.
         outside: for each event, whether its output tile lies outside D; None if no tile does.

@@ -52,7 +52,7 @@ class Measured:
     """Measured launches, to which the constants of a `Machine` (model of a GPU) are fitted.
 
     Args:
-        launches: the launches.
+        launches: the launches that were measured.
         seconds: the measured seconds of each launch.
         problem: for each launch the number of its problem, from 0; plans of one problem are
             compared.
@@ -86,7 +86,7 @@ class Measured:
 
 
 def figures_of(machine: Machine) -> dict[str, float]:
-    """A machine's values of the fitted constants, in the order of `FIGURES`.
+    """The values of a machine's constants that `fit` changes, by name, in the order of `FIGURES`.
 
     Raises:
         ValueError: the machine has no constants of the cost model.
@@ -104,7 +104,7 @@ def fit(measured: Measured, first: Machine, rounds: int = MOST_ROUNDS) -> Machin
     """Fit the constants of a simulated Hopper GPU to measured launches.
 
     Args:
-        measured: the launches.
+        measured: the launches and their measured times.
         first: the machine with first guesses of the constants.
         rounds: largest number of steps; each simulates every launch once for each constant.
 
@@ -139,7 +139,7 @@ def fit(measured: Measured, first: Machine, rounds: int = MOST_ROUNDS) -> Machin
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: fit the constants, and write or print them as JSON.
+    """Fit the constants of a simulated GPU to result files; write or print them as JSON.
 
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.

@@ -47,7 +47,7 @@ class Engine:
 
     Args:
         steps: what every workgroup does.
-        works: the cost of a tile of each tile shape.
+        works: for each tile shape, the seconds and bytes of work on one tile.
         machine: the GPU.
         kernel: the cluster shape and the consumers with which the graph is compiled.
         setup: seconds from the launch until workgroups start, and from then until they multiply.
@@ -57,7 +57,7 @@ class Engine:
 
     Attributes:
         slots: number of workgroups that run at the same time.
-        times: the times that have been simulated so far.
+        times: when steps and workgroups begin and end, as far as this has been simulated.
         tiles: with `dynamic`, the steps of each output tile; else None.
     """
 
@@ -178,7 +178,7 @@ class Engine:
             return
 
     def _continue(self, workgroup: int, step: int, time: float) -> None:
-        """Simulate a workgroup from `step` on, then those that waited for its partial sums."""
+        """Simulate a workgroup from `step` on, then workgroups that waited for its partial sums."""
         self._execute(workgroup, step, time)
         while self.woken:
             wait = self.woken.popleft()

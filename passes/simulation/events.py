@@ -167,7 +167,7 @@ class Times:
         """Sort the times of steps by the workgroups that have executed the steps.
 
         Args:
-            order: the old index of each step, in the new order.
+            order: for each step in the new order, the index of the step in the old order.
             steps: the steps in the new order, with the workgroups that have executed them.
         """
         places = np.empty_like(order)
@@ -197,7 +197,7 @@ class Times:
 
         Args:
             end: by step, when it ends.
-            behind: the result of `_is_behind`.
+            behind: by step, whether the workgroup multiplies another tile at the same time.
         """
         s, numbers = self.steps, np.arange(len(end))
         first = np.diff(s.workgroup, prepend=-1) > 0

@@ -137,10 +137,13 @@ class Launch:
         """Record the steps of a launch, so that it can be simulated.
 
         Args:
-            graph, problem, tables, kernel: as for `simulate`.
+            graph: the scheduled graph.
+            problem: the launch arguments by name, such as `m`, `n` and `k`.
             machine: the GPU; it determines the number of workgroups if the launch arguments do not
                 contain it.
-            instructions: the result of `instructions_of`.
+            tables: the entries of the tables that the graph reads, by name.
+            kernel: the cluster shape and the number of consumers of the kernel.
+            instructions: the instructions that multiply, `wgmma` or `mma.sync`.
         """
         given, tables = dict(problem), tables or {}
         if "workgroups" in graph.parameters and "workgroups" not in given:
@@ -166,7 +169,7 @@ class Launch:
         return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
 
     def run(self, machine: Machine) -> Simulation:
-        """Simulate the launch on a machine; raise the same errors as `simulate`."""
+        """Simulate the launch on a machine; raise `PassError` or `Deadlock` like `simulate`."""
         graph, kernel, gemm = self.graph, self.kernel, self.graph.gemm
         means = zip("mnk", self.sizes.mean(axis=0).tolist(), strict=True)
         works = tile_works(graph, dict(means), machine, kernel)
@@ -203,7 +206,7 @@ class Launch:
 
         Args:
             loops: the main loops of the launch.
-            works: the cost of a tile of each tile shape.
+            works: for each tile shape, the seconds and bytes of work on one tile.
             machine: the GPU.
             setup: seconds from the launch and from the start of a workgroup until it multiplies.
         """

@@ -49,7 +49,7 @@ class MainLoops:
 
     Args:
         steps: the steps of all workgroups.
-        works: the cost of a tile of each tile shape.
+        works: for each tile shape, the seconds and bytes of work on one tile.
         spans: for each tile shape, its extents in m and n, divided by the extents of the smallest
             tile shape of the graph.
         sizes: an array with m, n and k of each product; one row if all products have the same

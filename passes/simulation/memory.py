@@ -154,7 +154,16 @@ class Pieces:
     def request(
         self, panel: int, first: int, stop: int, volume: float, pace: float, slot: int
     ) -> Found:
-        """Request a range of k tiles; arguments are those of `Cache.request`."""
+        """Request a range of k tiles of A or B, and remember that it was read.
+
+        Args:
+            panel: the number of the panel: the part of A (B) that one row (column) of output tiles
+                reads.
+            first, stop: the range of k tiles.
+            volume: bytes that have been read from DRAM until now.
+            pace: bytes that are read from DRAM during one iteration of all running workgroups.
+            slot: the slot (SM) on which the workgroup runs.
+        """
         piece = panel * MOST_TILES + first
         since, place = self.reads.get(piece, NEVER)
         self.reads[piece] = volume, slot
@@ -204,7 +213,7 @@ class Traffic:
         # One tuple for each main loop needs fewer CPU cache lines than a list for each column.
         rows = zip(*(column.tolist() for column in loops.requests), strict=True)
         self.loops = dict(zip(loops.steps.tolist(), rows, strict=True))
-        """For each main loop, by its step: the entries of `MainLoops.requests`."""
+        """For each main loop, by its step: its k tiles, panels and bytes (`MainLoops.requests`)."""
 
     def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[int, float, float]:
         """Request the k tiles of a main loop, which begins.

@@ -24,8 +24,8 @@ class RangeCache:
 
     Args:
         ranges: the ranges of k tiles that each main loop requests.
-        base: for each main loop, the result of `request` if the cache holds the k tiles of A and of
-            B.
+        base: for each main loop, the number (outcome) that `request` returns if the cache holds the
+            k tiles of A and of B.
         capacity: number of bytes of A and B that the cache holds.
         near: number of neighbouring slots (SMs) whose requests may be merged.
     """
@@ -55,7 +55,8 @@ class RangeCache:
             pace: bytes that are read from DRAM during one iteration of all running workgroups.
 
         Returns:
-            The outcome, see `passes.simulation.uniform_tables.Outcomes`.
+            The outcome: a number that says which k tiles, of A and of B, the cache holds; see
+            `passes.simulation.uniform_tables.Outcomes`.
         """
         volumes, slots, latest, panels = self.volumes, self.slots, self.latest, self.panels
         # A and B are requested in the same way; the code is repeated because calls take longer.

@@ -37,12 +37,12 @@ class Paces:
 
     Args:
         machine: the GPU.
-        works: the cost of a tile of each tile shape.
+        works: for each tile shape, the seconds and bytes of work on one tile.
         ctas: number of CTAs of a workgroup (more than 1 if the workgroup is a cluster).
 
     Attributes:
-        of: what `compute` has returned, by its argument `key`. Few sets of main loops occur in a
-            launch.
+        of: results of `compute` (seconds of an iteration, DRAM bytes per second), by its argument
+            `key`. Few sets of main loops occur in a launch.
     """
 
     def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
@@ -71,7 +71,13 @@ class Paces:
     def _compute(
         self, running: Sequence[int], asked_of: Sequence[float], read_of: Sequence[float]
     ) -> tuple[tuple[float, ...], float]:
-        """Compute what the method `compute` returns, from the same arguments."""
+        """(seconds of an iteration for each tile shape, DRAM bytes per second) of main loops.
+
+        Args:
+            running: for each tile shape, the number of main loops that run at the same time.
+            asked_of, read_of: for each tile shape, bytes per iteration that its main loops request
+                from the L2 cache and read from DRAM.
+        """
         m, steps = self.machine, list[float]()
         readers = sum(running) * self.ctas
         crowded = 2 * readers > m.processors
@@ -104,7 +110,7 @@ class Sharing:
 
     Args:
         machine: the GPU.
-        works: the cost of a tile of each tile shape.
+        works: for each tile shape, the seconds and bytes of work on one tile.
         ctas: number of CTAs of a workgroup (more than 1 if the workgroup is a cluster).
 
     Attributes:
@@ -132,8 +138,8 @@ class Sharing:
         self._read = [0.0] * len(works)
         self._rate = 0.0
         self._running = self._key = 0
-        """_running: number of running main loops. _key: the argument `key` of `Paces.compute` for
-        the running main loops."""
+        """_running: number of running main loops. _key: the sum of hashes that identifies the set
+        of running main loops: the argument `key` of `Paces.compute`."""
 
     def begin(
         self, tiling: int, count: int, workgroup: int, step: int, asked: float, read: float
@@ -143,7 +149,8 @@ class Sharing:
         Args:
             tiling: the number of the main loop's tile shape.
             count: number of iterations of the main loop.
-            workgroup, step: what `advance` returns when the main loop ends.
+            workgroup, step: the numbers of the workgroup and of its step that is the main loop;
+                `advance` returns both when the main loop ends.
             asked, read: bytes per iteration that the main loop requests from the L2 cache and reads
                 from DRAM.
         """

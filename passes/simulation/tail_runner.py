@@ -21,7 +21,8 @@ UNKNOWN = -1.0
 Rest = tuple[int, int, float]
 """Type of a tail (the steps after a main loop, up to the next one), or of the steps of a tail that
 remain after a wait: the number of the main loop before the tail; the index of the first step, or
-NONE for all steps of a plain tail (see `Tails`); and the time at which this step begins."""
+NONE for all steps of a plain tail (one that waits only at its begin and sends only at its end); and
+the time at which this step begins."""
 
 
 class TailRunner:
@@ -29,7 +30,7 @@ class TailRunner:
 
     Args:
         tables: what is known of the launch before the simulation, such as seconds of each step.
-        times: the times of steps, which are set here.
+        times: when steps begin and end, which this class sets.
         timers: the events in the future (see `UniformEngine`), to which events are added here.
         started: a list to which the engine appends an element whenever a workgroup starts; only its
             length is used here.

@@ -48,14 +48,14 @@ class UniformEngine:
 
     Args:
         tables: what does not depend on time, such as bytes, and seconds of each step.
-        work: the cost of a tile.
+        work: the seconds and bytes of work on one tile.
         machine: the GPU.
         kernel: the cluster shape with which the graph is compiled.
         setup: seconds from the launch until workgroups start, and from then until they multiply.
 
     Attributes:
         slots: number of workgroups that run at the same time.
-        times: the times that have been simulated.
+        times: when steps and workgroups begin and end, as far as this has been simulated.
     """
 
     def __init__(

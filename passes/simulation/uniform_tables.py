@@ -34,7 +34,7 @@ BEGIN, REPLACE = 2, 1
 workgroup begins, or the workgroup has ended and another one replaces it."""
 NOT_PLAIN = -1
 """Stands for the number of the partial sum that a tail (the steps after a main loop) waits for, if
-the tail is not plain; see `Tails`."""
+the tail is not plain (a plain tail waits only at its begin and sends only at its end)."""
 WAITS = (StepKind.RECEIVE, StepKind.AWAIT)
 
 Ints = NDArray[np.int64]
@@ -56,7 +56,7 @@ class Outcomes:
             per k tile.
         read_a, read_b: for each outcome, bytes of A and of B that are read from DRAM.
         keys: for each outcome, the integer that a running main loop with this outcome adds to the
-            argument `key` of `Paces.compute`.
+            argument `key` of `Paces.compute`, which identifies a set of running main loops.
     """
 
     base: bytes
@@ -200,7 +200,9 @@ class UniformTables:
         steps: what every workgroup does.
         loops: the main loops.
         ranges: the ranges of k tiles that the main loops read.
-        outcomes, tails: what each main loop reads, and the steps that follow each main loop.
+        outcomes: bytes that each kind of main loop requests from the L2 cache and reads from DRAM,
+            for each state of the cache (k tiles of A and of B cached or not).
+        tails: the steps that follow each main loop, up to the next main loop.
         seconds: for each step, the time that it takes, without waits.
         numbers: for each step that sends or receives, the number of its first partial sum.
     """
@@ -222,7 +224,7 @@ class UniformTables:
         Args:
             steps: what every workgroup does.
             loops: the main loops.
-            work: the cost of a tile.
+            work: the seconds and bytes of work on one tile.
             merged: share of requests that the L2 cache merges if neighbouring SMs request the same
                 data at the same time.
             later: seconds from the end of a workgroup until the next one on its slot begins its
@@ -230,8 +232,8 @@ class UniformTables:
 
         Returns:
             None if there are few main loops, if they are of too many kinds, if their ranges of k
-            tiles overlap, if a workgroup does not begin with a main loop, or if `send_numbers`
-            returns None.
+            tiles overlap, if a workgroup does not begin with a main loop, or if its partial sums
+            cannot be numbered (`send_numbers`).
         """
         if len(loops) < LEAST_LOOPS or (ranges := loops.ranges) is None:
             return None

@@ -153,7 +153,7 @@ class TileWork:
 def tile_works(
     graph: KernelGraph, sizes: Mapping[str, int], machine: Machine, kernel: Kernel
 ) -> list[TileWork]:
-    """The cost of a tile for each tile shape of a graph, in the order of its tilings.
+    """Seconds and bytes of work on a tile, for each of a graph's `tilings` (tile shapes) in order.
 
     Args:
         graph: the scheduled graph.
@@ -188,7 +188,7 @@ def _hopper(
     c: Constants,
     kernel: Kernel,
 ) -> list[TileWork]:
-    """The cost of a tile for a kernel with wgmma and TMA, by the cost model."""
+    """Seconds and bytes of work on a tile with wgmma and TMA, by the cost model."""
     gemm = graph.gemm
     out = dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums
     sends = any(isinstance(op, SendPartial | AccumulatePartial) for op in graph.control.operations)
@@ -216,7 +216,7 @@ def _hopper(
 def _of_shape(
     t: Table, s: Shape, machine: Machine, c: Constants, extents: tuple[int, int, int]
 ) -> TileWork:
-    """The cost of tiles of one shape, from the columns of a plan table with one row."""
+    """Seconds and bytes of work on tiles of one shape, from a plan table with one row."""
 
     def one(column: NDArray[np.float64]) -> float:
         return float(np.broadcast_to(column, 1)[0])
@@ -250,7 +250,7 @@ def _of_shape(
 def _plain(
     graph: KernelGraph, extents: tuple[int, int, int], machine: Machine, kernel: Kernel
 ) -> TileWork:
-    """The cost of a tile for a kernel with mma.sync, from public data of the GPU."""
+    """Seconds and bytes of work on a tile with mma.sync, from public data of the GPU."""
     gemm = graph.gemm
     kind, out = dtype(gemm.dtype), dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums
     (m, n, k), each = extents, kernel.resident / machine.processors

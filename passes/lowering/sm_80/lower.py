@@ -274,7 +274,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
     widest = most or operand.kind.chunk
     if axis == "n" and gemm.parts_in_rows:
-        widest = min(widest, EIGHTH)  # a tile has 8 adjacent columns of one sum, then 8 of the next
+        widest = min(widest, EIGHTH)  # 8 columns of B for one sum precede 8 for another sum
     return 1 if cut else widest
 
 

@@ -75,8 +75,8 @@ class TileLoad(NamedTuple):
 class BoxedOperand(Operand):
     """A workgroup's part of the tiles of A or B, divided into TMA boxes.
 
-    The fields that are not listed here are those of `Operand`; `row` and `column` are positions in
-    a workgroup's part of a tile.
+    The fields that are not listed here (the tensor, its axes, tiles and element type) are those of
+    `Operand`. `row` and `column` are positions in a workgroup's part of a tile.
 
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.

@@ -139,8 +139,8 @@ class Gatherers:
     def _gather(self, loop: For, tile: DividedTile, once: tuple[str, ...]) -> Body:
         """Copy the k tiles of A in a loop over k tiles, and signal that their stages are full.
 
-        A thread signals the stage of a step `late` steps after it has begun the copies of the step.
-        After the loop, it signals the remaining stages.
+        A thread signals the stage of a step a few steps (at most `MOST_LATE`) after it has begun
+        the copies of that step. After the loop, the thread signals the remaining stages.
         """
         copies, late, done = tile.gathers, self.late, loop.symbol - loop.start
         assert copies is not None

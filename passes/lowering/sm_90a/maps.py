@@ -223,7 +223,7 @@ class Maps:
         assert elements is not None
         (first,) = graph.reverse({edge.downstream[0]: group, **places}, [tensor])
         step = Integer(edge.step)
-        last = floor_div(elements - 1, step) * step  # the last index at which a matrix may begin
+        last = floor_div(elements - 1, step) * step  # last element at which a matrix may begin
         rows, columns = (edge.extent(table, group) for table in (edge.rows, edge.columns))
         extents: tuple[Expr, Expr] = (
             maximum(columns * minimum(one, rows), one),

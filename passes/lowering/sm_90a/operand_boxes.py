@@ -303,8 +303,8 @@ class OperandBoxes:
         Args:
             accumulator: the registers of the product.
             op: the epilogue.
-            width: number of elements, adjacent in a row of D, that one access to any other operand
-                may read.
+            width: number of elements, adjacent in a row of D, that one access may read in an
+                epilogue stage whose operands are all in global memory.
             free: a function that makes the operation that frees the stage of the previous step.
             absent: tensors of optional operands that no launch of this kernel passes.
         """

@@ -42,7 +42,7 @@ class Tails:
     Args:
         c: the coordinate graph under construction.
         division: how a macro tile is divided over workgroups and warpgroups.
-        operands: A and B.
+        operands: the tiles of A and of B, whose stages in shared memory have such elements.
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
     """

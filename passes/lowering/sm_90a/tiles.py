@@ -27,7 +27,7 @@ class DividedTile:
 
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
-        operands: A and B.
+        operands: the tiles of A and of B, divided into TMA boxes.
         loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues; if
             rows of A are gathered, that of B alone.
         gathers: the copies of gathered rows of a tile of A; None if TMA loads A.

@@ -63,7 +63,7 @@ def test_counts_of_closed_forms(tiles: int):
 @quick_cases(2)
 @pytest.mark.parametrize("splits", [2, 3, 5])
 def test_no_peer_receives_its_own_piece(splits: int):
-    """In a reduce-scatter, each workgroup of a tile receives the partial sums of all the others."""
+    """In a reduce-scatter, a workgroup receives all partial sums of a tile but its own one."""
     owned = count(f"split-k{{splits={splits}}}", TILE, (256, 256, 4096), 132)
     assert owned.fix_ups == 4 * (splits - 1)
     scattered = f"split-k{{splits={splits},reduction=scatter}}"
