@@ -45,8 +45,8 @@ def checks_library_graphs(verify: bool | None) -> bool:
     """Whether graphs that only this library's passes made are checked before code is generated.
 
     Args:
-        verify: the argument of `codegen.compile`; None reads the environment variable
-            COORDGRAPH_VERIFY.
+        verify: the argument `verify` of `codegen.compile`: True to check, False not to check; None
+            reads the environment variable COORDGRAPH_VERIFY.
     """
     return os.environ.get(VARIABLE, "") != "0" if verify is None else verify
 
@@ -74,5 +74,5 @@ def is_verified(graph: KernelGraph) -> bool:
 
 
 def _key(graph: KernelGraph) -> str | None:
-    """The cache key of the fact that a graph was checked; None if it cannot be cached."""
+    """The key of a graph in the cache of checked graphs; None if the graph cannot be cached."""
     return key_of("verified", graph.text()) if cacheable(graph) else None

@@ -37,7 +37,7 @@ class Timeline:
         begin, end: seconds since the first workgroup began.
         workgroup: the number of the workgroup, which is a cluster in kernels with clusters.
         slot: the number of the SM, or on a CPU the number of the thread.
-        activity: the `Activity`.
+        activity: the number of the `Activity`: what the workgroup did, such as MULTIPLY.
         behind: True for all events of a producer, and for an event of a consumer that is no
             multiplication, if another warpgroup of the CTA multiplies during most of the event.
         role: the position in `coordgraph.control.timeline.ROLES` of the threads' role.
@@ -149,7 +149,10 @@ class Timeline:
 
     @cached_property
     def per_processor(self) -> tuple[dict[str, Any], ...]:
-        """For each SM: its seconds by activity, of fix-up, tail and stalls, as in `summary`."""
+        """For each SM: seconds of each activity, of the fix-up, of the tail and of stalls.
+
+        `Timeline.summary` describes the keys of the dictionaries.
+        """
         spent = {a: self._seconds(a, ~self.behind) for a in Activity}
         found: list[dict[str, Any]] = []
         for place, number in enumerate(self.processors):

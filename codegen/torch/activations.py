@@ -156,8 +156,8 @@ def _gradients(activation: str, gate: Any, up: Any, grad: Any) -> tuple[Any, Any
 def gradient(activation: str, *, biased: bool) -> EpilogueFunction:
     """The epilogue that computes the gradients of gate and of up from the sums gate and up.
 
-    The operand `grad` of the epilogue is the gradient of `act(gate)·up`; `biased` is as for
-    `gated`.
+    The operand `grad` of the epilogue is the gradient of `act(gate)·up`; `biased` tells whether the
+    epilogue adds `gate_bias` and `up_bias` to the sums.
     """
     function = partial(_gradients, activation)
     return _traced(function, biased, grad="lmn", **{OF_UP: ep.output("mn")})

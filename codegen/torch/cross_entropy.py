@@ -128,8 +128,10 @@ def _cross_entropy_gradient(
         grad: (tokens), the gradients of the losses.
         totals: (tokens), the logsumexp of each token's logits, which the operator
             `coordgraph::cross_entropy` returns.
-        hidden, weight, targets, ignore_index: as for `coordgraph::cross_entropy`.
-        of_hidden, of_weight: which gradients to compute.
+        hidden, weight, targets, ignore_index: the rows of the tokens, the weight of the linear
+            layer, the classes of the tokens, and the target of ignored tokens, as for
+            `coordgraph::cross_entropy`.
+        of_hidden, of_weight: whether to compute the gradient of `hidden` and that of `weight`.
     """
     needs = of_hidden, of_weight
     found = token_loss_gradients(grad, totals, hidden, weight, targets, ignore_index, needs)

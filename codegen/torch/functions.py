@@ -66,7 +66,8 @@ def matmul(
             row-major, or the transpose of a row-major matrix, are read in place; others are copied.
         out: a tensor of the result's shape and type, to which the result is copied; None makes a
             new tensor. `codegen.matmul(…, out=…)` writes the result in place.
-        invariant: as for `codegen.matmul`. If True, `input` is copied unless it is contiguous.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`. If True, `input` is copied unless it is contiguous.
 
     Returns:
         `out`, or a tensor (…, m, n) of the type of `input`, without the axis of an argument that
@@ -114,13 +115,15 @@ def linear(
         input: (…, k).
         weight: (n, k), or a vector (k).
         bias: (n), or None; the kernel adds it before the result is rounded.
-        invariant: as for `codegen.matmul`.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
 
     Returns:
         A tensor (…, n), or (…) if `weight` is a vector.
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`.
+        LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
+            the tensors, as for `matmul`.
     """
     _refuse_layouts(input, weight, bias)
     if weight.dim() == 1 or not input.dim():
@@ -154,11 +157,13 @@ def addmm(
         mat1, mat2: (m, k) and (k, n).
         beta, alpha: the factors. If `beta` is 0, `input` is not read. If `alpha` is 0, `mat1` and
             `mat2` are not read.
-        out: as for `matmul`.
-        invariant: as for `codegen.matmul`.
+        out: the tensor to which the result is copied, as for `matmul`; None makes a new tensor.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`.
+        LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
+            the tensors, as for `matmul`.
     """
     if out is not None:
         return _written(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha, invariant=invariant)
@@ -175,11 +180,13 @@ def bmm(
 
     Args:
         input, mat2: the batches.
-        out: as for `matmul`.
-        invariant: as for `codegen.matmul`.
+        out: the tensor to which the result is copied, as for `matmul`; None makes a new tensor.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`.
+        LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
+            the tensors, as for `matmul`.
     """
     if out is not None:
         return _written(out, bmm, input, mat2, invariant=invariant)
@@ -227,7 +234,8 @@ def grouped_mm(
         the tensor and in gradients; PyTorch leaves them uninitialized.
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`.
+        LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
+            the tensors, as for `matmul`.
     """
     _refuse_layouts(mat_a, mat_b, offs)
     if bias is not None:

@@ -35,13 +35,15 @@ def gated(
         recompute: whether gate and up are not stored, and the backward pass computes them again, in
             the kernel that computes their gradients. Recomputing takes one more product of the size
             of the forward pass, and saves 2n elements for each row of `input`.
-        invariant: as for `codegen.matmul`.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
 
     Returns:
         A tensor (…, n).
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`.
+        LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
+            the tensors, as for `matmul`.
     """
     if weight.dim() != 2 or weight.shape[0] % 2:
         raise LaunchError(
@@ -74,13 +76,15 @@ def swiglu(
         input: (…, k).
         gate_up: (2n, k): the n rows of the weight of gate, then the n rows of the weight of up.
         bias: (2n), or None; it is added before the activation.
-        recompute: as for `gated`.
-        invariant: as for `codegen.matmul`.
+        recompute: whether the backward pass computes gate and up again, as for `gated`.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
 
     Returns:
         A tensor (…, n).
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`.
+        LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
+            the tensors, as for `matmul`.
     """
     return gated(input, gate_up, bias, recompute=recompute, invariant=invariant)

@@ -38,7 +38,8 @@ def _gated(
         a, b: A (m x k) and B (k x 2n), or batches of l matrices.
         bias: 2n elements, for a batch also l x 2n, or None.
         activation: the name of act, of `ACTIVATIONS`.
-        invariant: as for `codegen.matmul`.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
@@ -55,7 +56,7 @@ def _gated_with_sums(
     activation: str = "silu",
     invariant: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(`act(gate)·up`, `A·B + bias`), both by one kernel; the arguments are those of `gated`."""
+    """(`act(gate)·up`, `A·B + bias`) by one kernel; gate and up are halves of `A·B + bias`."""
     sums = a.new_empty(_shape_of_sums(a, b, bias, activation))
     return multiply_and_gate(a, b, bias, activation, sums, invariant=invariant), sums
 

@@ -24,12 +24,13 @@ def multiply_and_gate(
     """`act(gate)·up` as a new tensor; gate and up are the left and right half of `A·B + bias`.
 
     Args:
-        a, b: two matrices, or two batches.
+        a, b: A and B, two matrices or two batches of matrices.
         bias: an element for each column of B, also one such row for each matrix of a batch; or
             None.
         activation: the name of `act`.
         sums: a contiguous tensor that receives `A·B + bias`, or None.
-        invariant: as for `codegen.matmul`.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`.
     """
     stored: dict[str, Any] = {} if sums is None else dict(zip(SUMS, sums.chunk(2, -1), strict=True))
     epilogue = gated(activation, biased=bias is not None, kept=sums is not None)
@@ -45,7 +46,8 @@ def differentiate_product(
 
     Args:
         grad: the gradient of `act(gate)·up`.
-        a, b, bias, activation, invariant: as for `multiply_and_gate`.
+        a, b, bias, activation, invariant: A, B, the bias or None, the name of `act`, and whether
+            the bits of a row must not depend on the other rows, as for `multiply_and_gate`.
     """
     found = a.new_empty((*a.shape[:-1], b.shape[-1]))
     of_gate, of_up = found.chunk(2, -1)

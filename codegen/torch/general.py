@@ -26,10 +26,14 @@ def matmul_by_operators(
     """`alpha·A·B + beta·C` of tensors. For a batch with C, PyTorch adds C after the product.
 
     Args:
-        a, b, c, alpha, beta, transpose_a, transpose_b, invariant: as for `codegen.matmul`.
+        a, b, c: A and B (matrices or batches), and C or None.
+        alpha, beta: the factors of A·B and of C.
+        transpose_a, transpose_b: whether to transpose each matrix of `a` and of `b` first.
+        invariant: whether the bits of a row of the result must not depend on the other rows.
 
     Raises:
-        LaunchError, CodegenError: as for `codegen.matmul`.
+        LaunchError, CodegenError: the tensors do not fit, or kernels do not multiply their type, as
+            for `codegen.matmul`; or `beta` is not 0 and `c` is missing.
     """
     if beta != 0 and c is None:
         raise LaunchError(f"beta = {beta} multiplies c, but c is missing; pass c or beta=0")

@@ -111,7 +111,8 @@ def launch(
     """Call `codegen.matmul`: with the tensors on a GPU, with their numpy views on the CPU.
 
     Args:
-        a, b, alpha, beta, invariant, epilogue: as for `codegen.matmul`.
+        a, b, alpha, beta, invariant, epilogue: the factors A and B, the scales of A·B and of C,
+            whether to be batch invariant, and the epilogue function, as for `codegen.matmul`.
         out: the tensor that receives D, of strides that kernels write; None makes a new tensor.
         operands: C, and operands and all outputs of the epilogue besides D, by name: tensors of
             strides that kernels read and write.

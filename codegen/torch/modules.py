@@ -40,7 +40,8 @@ class SwiGLU(torch.nn.Module):
         hidden: extent of `gate(x)` and of `up(x)`.
         bias: whether the three products have a bias.
         device, dtype: device and type of the parameters, as for `torch.nn.Linear`.
-        recompute: as for `codegen.torch.gated`.
+        recompute: whether the backward pass computes `gate(x)` and `up(x)` again, so that they are
+            not stored, as for `codegen.torch.gated`.
     """
 
     activation = "silu"

@@ -29,8 +29,9 @@ def _matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
 
     Args:
         a, b: A and B.
-        invariant: as for `codegen.matmul`, also for the gradient of A. The gradient of B is a sum
-            over the rows of A, so it depends on all rows.
+        invariant: whether the bits of a row of the result must not depend on the other rows, as for
+            `codegen.matmul`; the same holds for the gradient of A. The gradient of B is a sum over
+            the rows of A, so it depends on all rows.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
@@ -48,7 +49,7 @@ def _addmm(
     Args:
         c, a, b: C, A and B.
         beta, alpha: the factors.
-        invariant: as for `matmul`.
+        invariant: whether the bits of a row of the result must not depend on the other rows of A.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.

@@ -131,7 +131,9 @@ def token_loss_gradients(
     Args:
         grad: (tokens), the gradients of the losses.
         totals: (tokens), the logsumexp of each token's logits.
-        hidden, weight, targets, ignore_index: as for `token_losses`.
+        hidden, weight, targets, ignore_index: the rows of the tokens, the weight of the linear
+            layer, the classes of the tokens, and the target of ignored tokens, as for
+            `token_losses`.
         needs: for `hidden` and for `weight`, whether to compute the gradient.
     """
     kind = kind_of_losses(hidden)

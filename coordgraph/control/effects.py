@@ -195,8 +195,9 @@ class Fence:
 class Meet:
     """Wait at a barrier for `workitems` threads (0: all threads of the workgroup).
 
-    Accesses of these threads before the barrier are ordered before their accesses after it.
-    `identifier` is the number of the barrier in the workgroup; None for the barrier of the cluster.
+    What the waiting threads access before the barrier is ordered before what they access after the
+    barrier. `identifier` is the number of the barrier in the workgroup; None for the barrier of the
+    cluster.
     """
 
     identifier: Expr | None

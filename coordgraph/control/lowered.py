@@ -290,7 +290,7 @@ class ApplyFragment(Operation):
 
     @property
     def read_from(self) -> dict[str, str]:
-        """For each tensor in `sources`, the dimension that is read: of `memories`, or its own."""
+        """For each tensor in `sources`, what is read: its entry in `memories`, or the tensor."""
         return dict(zip(self.sources, self.memories or self.sources, strict=True))
 
 

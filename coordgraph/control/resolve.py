@@ -86,7 +86,7 @@ class Node:
 
 
 def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
-    """Resolve a body's operations in order; an `Assign` extends the scope of later operations."""
+    """Make a `Node` for each operation of a body; an `Assign` adds to the scope of later ones."""
     nodes: list[Node] = []
     for op in body:
         match op:

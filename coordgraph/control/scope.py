@@ -126,7 +126,7 @@ class Scoped:
         return replace(self, ranges=ranges).binding(op.dim, symbol)
 
     def enter_if(self, condition: Boolean) -> Scoped:
-        """The scope of a body that is executed only if `condition`, a resolved condition, holds."""
+        """The scope of a body that runs only if `condition`, from `resolve_condition`, holds."""
         ranges = self.ranges
         for part in operands(condition) if isinstance(condition, And) else (condition,):
             match part:

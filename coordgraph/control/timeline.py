@@ -105,7 +105,8 @@ class Stamp(Operation):
 
     Args:
         destination: the dimension of memory whose index locates the record's first word.
-        activity, tile, span, first, count: as in `Begin`.
+        activity, tile, span, first, count: the name of the activity, its output tile, how many unit
+            tiles the output tile covers, its first k tile and its number of k tiles, as in `Begin`.
         role: the role of the thread, one of `ROLES`.
         stalled: clock cycles for which threads of this role have waited so far for data or for free
             pipeline stages.

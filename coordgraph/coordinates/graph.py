@@ -76,7 +76,9 @@ class CoordinateGraph(Structure):
     ) -> list[Expr]:
         """Compute indices of the machine (downstream) from indices along tensors (upstream).
 
-        Arguments, result and errors are the same as those of `CoordinateGraph.reverse`.
+        `known` has upstream dimensions with their indices, `wanted` the downstream dimensions whose
+        indices are returned. `CoordinateGraph.reverse` takes the same types and raises the same
+        errors.
         """
         return list(solve(self, Direction.FORWARD, known, wanted, ranges).values)
 
@@ -88,8 +90,9 @@ class CoordinateGraph(Structure):
     ) -> Boolean:
         """The condition under which the indices that `reverse` computes are not in padding.
 
-        The condition holds if every index on the path is inside its dimension. Arguments and errors
-        are the same as those of `CoordinateGraph.reverse`.
+        The condition holds if every index on the path is inside its dimension. The arguments are
+        the known indices, the wanted dimensions and the ranges of symbols, as for
+        `CoordinateGraph.reverse`, which raises the same errors.
         """
         return solve(self, Direction.REVERSE, known, wanted, ranges).guard
 
@@ -105,8 +108,8 @@ class CoordinateGraph(Structure):
         Args:
             wanted: the upstream dimension, whose index `reverse` computes.
             by: the dimension whose index grows.
-            known: the known dimensions, as for `CoordinateGraph.reverse`.
-            ranges: the known ranges of symbols, as for `CoordinateGraph.reverse`.
+            known: the known dimensions with their indices, as for `CoordinateGraph.reverse`.
+            ranges: the known ranges of symbols; by default each index is inside its dimension.
         """
         return derivative(self, wanted, by, known, ranges)
 

@@ -47,7 +47,7 @@ def check_laws(
 
     Raises:
         VerifyError: a law, the guard or the size rule fails; the message lists the first indices at
-            which it does.
+            which the test fails.
     """
     trial = Trial.of(edge, sizes, tables or {}, among)
     if problems := list(islice(trial.problems(), MOST_PROBLEMS)):
@@ -100,7 +100,7 @@ class Trial:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the edge's dimensions as expressions, in the form that its formulas take."""
+        """The sizes of the edge's upstream and downstream dimensions, as SymPy integers."""
         return Sizes(tuple(map(Integer, self.above)), tuple(map(Integer, self.below)))
 
     def forward(self, indices: Indices) -> Indices:

@@ -80,7 +80,7 @@ def _decide_less(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
 
 
 def _decide_at_most(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
-    # Try the likelier outcome first, because proof attempts that fail take the longest.
+    # Try to prove first: most conditions hold, and attempts that fail take the longest.
     if ranges.prove_nonnegative(right - left):
         return True
     return False if ranges.prove_less(right, left) else None

@@ -70,12 +70,13 @@ def solve(
     Args:
         graph: the coordinate graph.
         direction: whether to compute upstream or downstream indices.
-        known: the known indices, as in `CoordinateGraph.reverse`.
+        known: the known dimensions with their indices, as in `CoordinateGraph.reverse`.
         wanted: the dimensions whose index is computed.
         ranges: the known ranges of symbols; by default each index is inside its dimension.
 
     Raises:
-        VerifyError, NoPath, AmbiguousPath, NotInvertible: as in `CoordinateGraph.reverse`.
+        VerifyError, NoPath, AmbiguousPath, NotInvertible: an argument is wrong, there is no path,
+            there are two paths, or an edge on the path has no formula in this direction.
         EvaluationError: an index would be divided by a size of 0.
     """
     if ranges is not None and not isinstance(ranges, Ranges):
@@ -194,7 +195,7 @@ def derivative(
         graph: the coordinate graph.
         wanted: an upstream dimension, whose index depends on `by`.
         by: a downstream dimension; its index is its symbol if `known` does not contain it.
-        known: the known indices, as in `CoordinateGraph.reverse`.
+        known: the known dimensions with their indices, as in `CoordinateGraph.reverse`.
         ranges: the known ranges of symbols; by default each index is inside its dimension.
     """
     start = _normalise(graph, known)

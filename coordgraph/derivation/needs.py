@@ -31,7 +31,7 @@ def starts_of(
 
     Args:
         graph: the coordinate graph.
-        direction: the direction of the path.
+        direction: whether the path leads to the tensors (reverse) or from them (forward).
         wanted: the id of the dimension.
         known: the known indices, by dimension.
         ranges: the known ranges of the launch parameters.
@@ -141,7 +141,8 @@ class _Search:
 
         Args:
             wanted: the id of the dimension whose index is to be computed.
-            parted: the ids of such dimensions, as `starts` returns them.
+            parted: the ids of all dimensions whose index several edges compute, as `starts` returns
+                them.
         """
         name = parted[0]
         ways: list[str] = []

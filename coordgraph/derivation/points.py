@@ -64,7 +64,7 @@ def read_point(graph: KernelGraph, at: Mapping[Any, Any]) -> Point:
     """Sort what the caller gives into indices, launch parameters and tables.
 
     Args:
-        graph: the graph.
+        graph: the kernel graph.
         at: values by name (or dimension): a number, an index expression, None for a symbol, or for
             a table its entries.
 
@@ -137,7 +137,7 @@ def described(graph: KernelGraph, name: str, values: Mapping[str, Any]) -> str:
     """A coordinate with the range of its index: `workgroup in 0..31`.
 
     Args:
-        graph: the graph.
+        graph: the kernel graph.
         name: the id of the dimension.
         values: the known values by name, from which the end of the range is computed.
     """
@@ -156,8 +156,8 @@ def launch_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> di
     """The values of the launch parameters and tables that formulas read.
 
     Args:
-        graph: the graph.
-        point: what the caller gives.
+        graph: the kernel graph.
+        point: the indices, launch parameters and tables that the caller gives.
         wanted: the names of the parameters and tables.
 
     Returns:
@@ -191,8 +191,8 @@ def missing_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> l
     """Descriptions of the launch parameters and tables that the caller must still give.
 
     Args:
-        graph: the graph.
-        point: what the caller gives.
+        graph: the kernel graph.
+        point: the indices, launch parameters and tables that the caller gives.
         wanted: the names of the parameters and tables that formulas read.
     """
     have = {*point.numbers, *point.tables, *point.symbolic, *OPTIONAL}
@@ -241,8 +241,8 @@ def check_inside(
     """Refuse an index that is outside its dimension.
 
     Args:
-        graph: the graph.
-        point: what the caller gives.
+        graph: the kernel graph.
+        point: the indices, launch parameters and tables that the caller gives.
         names: the coordinates to check.
         values: the values of launch parameters by name, from which sizes of dimensions are
             computed.

@@ -188,7 +188,7 @@ class Address:
     """The linear address of an element of a tensor or of an allocation in shared memory.
 
     Args:
-        memory: the tensor or the allocation in shared memory.
+        memory: the name of the tensor or of the allocation in shared memory.
         dtype: the name of the element type, or `mbarrier`.
         element_bytes: the size of one element in bytes.
         size: the number of elements in the memory; None if the dimension has no size.
@@ -254,7 +254,7 @@ class Derivation:
     Args:
         wanted: the id of the dimension whose index is derived.
         kind: the class of that dimension, and what it belongs to: `SubDimension(A; 0)`.
-        direction: the direction of the path.
+        direction: whether the path leads to the tensors (reverse) or from them (forward).
         given: the known indices that the path reads, by dimension.
         parameters: the launch parameters that the formulas read; the definition of a parameter
             reads only parameters before it.

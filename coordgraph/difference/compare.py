@@ -25,7 +25,7 @@ OP = "operation"
 
 @DIFF.implement
 def compare(before: KernelGraph, after: KernelGraph) -> Difference:
-    """The difference from `before` to `after`; see `KernelGraph.diff`."""
+    """The added, removed, changed and moved records of `after`, compared with `before`."""
     logs = None if before.log == after.log else (before.log, after.log)
     names = find_renamed(before, after)
     here = renamed(before, names)
@@ -116,7 +116,7 @@ class _Comparison:
             yield Change("edge", Kind.ADDED, after=line(edge))
 
     def control(self) -> Iterator[Row]:
-        """The operations of both graphs merged into one tree; empty if the trees are equal."""
+        """The operations of both graphs as one tree; empty if both have the same operations."""
         if self.before.control == self.after.control:
             return
         old, new = Tree(self.before.control), Tree(self.after.control)

@@ -120,8 +120,9 @@ class Difference:
     """The difference of two graphs by structure.
 
     Args:
-        changes: what differs, in the order of `PARTS`.
-        control: the operations of both graphs as one tree, in preorder; empty if equal.
+        changes: what was added, removed, changed or moved, in the order of `PARTS`.
+        control: the operations of both graphs as one tree, in preorder; empty if both graphs have
+            the same operations.
         renamed: from old id to new id, the dimensions that the second graph has under another id.
         reordered: whether equal dimensions or edges are declared in another order, which changes
             the text of the graph but no index.

@@ -120,7 +120,7 @@ class EpilogueFunction:
 
     @property
     def exchanged(self) -> EpilogueFunction:
-        """The function that computes the transpose of D from the transposes of its operands."""
+        """An epilogue that computes the transpose of D: m and n are exchanged in operands' axes."""
         return replace(self, operands=tuple(o.exchanged for o in self.operands))
 
     def text(self) -> str:
@@ -184,7 +184,8 @@ class EpilogueFunction:
     ) -> tuple[Array, dict[str, Array]]:
         """The value of D, and the values of all other outputs by name, evaluated with NumPy.
 
-        The arguments are those of `evaluate`.
+        `values` has the arrays of all sums and operands by name; `accumulator` and `default` are
+        the element types of the sums and of D, as for `evaluate`.
         """
         import numpy as np
 
@@ -377,7 +378,7 @@ class EpilogueFunction:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of an epilogue function; see `EpilogueFunction.stages`.
+    """A part of an epilogue function that computes a new `acc`, and that may be skipped.
 
     Args:
         function: the epilogue function that computes the stage's new `acc`.

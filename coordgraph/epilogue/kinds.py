@@ -87,7 +87,7 @@ def kinds_of(
     accumulator: str,
     default: str,
 ) -> Kinds:
-    """The kinds of all values of a function; see `EpilogueFunction.kinds`.
+    """The kinds (f32, f64, i32 or bool) of all values of an epilogue function.
 
     Args:
         name: the name of the function, for error messages.

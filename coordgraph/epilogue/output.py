@@ -30,7 +30,7 @@ class Output:
             If `reduce` is given, `m`, one element for every row of D, or '', one element for all
             products; a kernel then stores an element for every row and column tile of D, which
             `codegen.matmul` reduces further. In a kernel for several products (a batch or groups),
-            what the kernel stores is divided among them in the same way as D.
+            what the kernel stores is divided among the products in the same way as D.
         dtype: the element type; '' means the type of D, or the type of the value if it is reduced.
         value: the name of the value that is converted to the element type and stored, such as
             `%0`; '' in a declaration, before the function is traced.

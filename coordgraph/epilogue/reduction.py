@@ -12,7 +12,7 @@ __all__ = ["IDENTITIES", "REDUCTIONS", "RUNNING", "Running", "combined", "reduce
 
 Combine = Callable[[Algebra, Any, Any], Any]
 State = tuple[Any, ...]
-"""The state of a running reduction: one or two values; see `Running`."""
+"""State of a running reduction: (result,); for logsumexp (maximum, sum of exponentials)."""
 
 
 def _logaddexp(on: Algebra, a: Any, b: Any) -> Any:
@@ -95,7 +95,7 @@ def combined(name: str, on: Algebra, before: Any, value: Any) -> Any:
 
     Args:
         name: the name of the reduction.
-        on: applies operations to values.
+        on: applies an operation, given by name, to values.
         before: the result so far; before the first element, the reduction's entry of `IDENTITIES`.
         value: the element.
     """
@@ -110,7 +110,7 @@ def reduced(name: str, values: Array, mask: Array) -> Array:
     Args:
         name: the name of the reduction.
         values: a matrix.
-        mask: which elements count, of the shape of `values`.
+        mask: True for each element of `values` that is reduced, False for all others.
 
     Returns:
         A matrix with one column.

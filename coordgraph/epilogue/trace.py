@@ -103,9 +103,9 @@ def _results(
 
     Args:
         name: the name of the function.
-        given: what the function returned.
+        given: the value, or the tuple of values, that the Python function returned.
         outputs: the names of the outputs besides D.
-        tape: the tape on which the function was traced.
+        tape: the `Tape` that recorded the operations of the function.
 
     Raises:
         VerifyError: there is not one traced value for each output.
@@ -163,7 +163,7 @@ def _mismatch(wrong: str, name: str, parameters: Sequence[str], declared: Collec
     """The error message for a name that is only an operand in `@epilogue(…)`, or only a parameter.
 
     Args:
-        wrong: the name.
+        wrong: the name that only the decorator, or only the function, has.
         name: the name of the function.
         parameters: the function's parameters.
         declared: the names that the decorator declares.

@@ -212,7 +212,7 @@ def _ids(side: Any) -> tuple[str, ...]:
     """Convert an id, a dimension, or a sequence of ids and dimensions to a tuple of ids.
 
     Raises:
-        VerifyError: `side` is none of these.
+        VerifyError: `side` is neither an id, nor a dimension, nor a sequence of ids and dimensions.
     """
     if isinstance(side, str) or hasattr(side, "id"):
         side = (side,)

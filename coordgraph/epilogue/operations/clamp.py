@@ -17,7 +17,7 @@ class Clamp(Composed):
     floating = False
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """Compute the maximum of the argument and `low`, then the minimum of that and `high`."""
+        """Compute `min(max(a, low), high)` from the three arguments a, low and high."""
         a, low, high = arguments
         return on("minimum", on("maximum", a, low), high)
 

@@ -19,7 +19,7 @@ class Sub(Elementwise):
     floating = False
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """Fold `x - 0` to x, which is exact even if x is -0; None for others, also `x - (-0)`."""
+        """Fold `x - 0` to x, exact even if x is -0; None for all else, also for `x - (-0)`."""
         x, y = arguments
         return x if not isinstance(y, str) and y == 0 and not str(y).startswith("-") else None
 
