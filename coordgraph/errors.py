@@ -53,7 +53,10 @@ class UnnamedFault(VerifyError):
 
 
 class EvaluationError(CoordGraphError):
-    """An index cannot be computed, or a launch cannot be interpreted; subclasses name reasons."""
+    """An index cannot be computed, or a launch cannot be interpreted.
+
+    Each subclass stands for one reason: `NoPath`, for example, for a missing path.
+    """
 
 
 class NotInvertible(EvaluationError):

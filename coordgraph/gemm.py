@@ -246,9 +246,9 @@ class GemmProblem:
 
     @property
     def tables_of_rows(self) -> dict[str, str]:
-        """For each table of row numbers that the kernel reads, the tensor whose rows it numbers.
+        """The name of the tensor whose rows a table of row numbers selects, by table name.
 
-        The keys are the names of the tables: `rows` (for A) and `targets` (for D).
+        The tables are `rows` (rows of A) and `targets` (rows of D); a kernel may read none.
         """
         there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
         return {table: tensor for table, tensor, given in there if given}
@@ -313,8 +313,8 @@ class GemmProblem:
     def largest(self, axis: str) -> int:
         """The largest allowed extent along `m`, `n` or `k`, in elements.
 
-        If groups differ in extent along `axis`, the sum of their extents is limited. If the
-        epilogue has s sums, the limit of n is divided by s, because B has s·n columns.
+        If groups differ in extent along `axis`, the result limits the sum of the groups' extents.
+        If the epilogue has s sums, the limit of n is divided by s, because B has s·n columns.
         """
         most = MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
         return most // self.sums if axis == "n" else most

@@ -58,7 +58,7 @@ def is_own(name: str, file: str) -> bool:
 
 
 def hidden(names: Iterable[str] = NAMES) -> str | None:
-    """A sentence about a file that hides a package of this distribution; None if none does."""
+    """A sentence about a file that hides a package of this distribution; None if no file does."""
     for name in names:
         if (file := hiding_file(name)) is not None:
             return _advice(name, file)

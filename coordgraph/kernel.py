@@ -103,7 +103,7 @@ class KernelGraph:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
         Schedules connect these dimensions to workgroups. A pass before the schedule may add edges
-        to new dimensions, for example to reorder tiles; the new ones then dangle instead. The
+        to new dimensions, for example to reorder tiles; these are then the result instead. The
         dimension that numbers the products of a batch or of groups comes first, so that a schedule
         computes all tiles of one product before those of the next.
         """
@@ -278,7 +278,7 @@ class KernelGraph:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
             level: `default` examines a few launches, in less than a second; `all` examines more.
-            checks: the names of the checks to run; None runs all above. `batch-invariance`, which
+            checks: names of the checks to run; None runs all named above. `batch-invariance`, which
                 refutes graphs whose order of additions depends on m, runs only if it is named.
 
         Raises:
@@ -299,8 +299,8 @@ class KernelGraph:
         Args:
             path: the file to write; None writes no file.
             machine: the GPU on which the launch is simulated, a `Machine` or its name.
-            options: the launch arguments, such as `m`, `n`, `k` and `workgroups`; and `tables`,
-                `kernel`, `title` and `measured`, as fields of `passes.report.Subject`.
+            options: launch arguments such as `m`; `tables` (entries by name), `kernel` (such as its
+                cluster shape), `title` (text) and `measured` (the timeline of a real launch).
 
         Raises:
             VerifyError: the graph is not scheduled, or an option is malformed.

@@ -47,7 +47,7 @@ def divisor_of(expr: Expr, width: int, multiples: Collection[Expr] = ()) -> int:
 
 
 def _by_arguments(expr: Expr, of: Callable[[Expr], int]) -> int:
-    """A divisor of `expr` that follows from `of`, a function that gives divisors of operands."""
+    """A divisor of `expr`, from divisors of its arguments: `of(arg)` is a divisor of `arg`."""
     args = cast(tuple[Expr, ...], expr.args)
     match expr:
         case Integer():

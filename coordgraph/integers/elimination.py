@@ -204,7 +204,7 @@ class SearchNode:
 
 
 class Elimination:
-    """One search for the best lower bound of a polynomial, with at most FUEL steps.
+    """One search for the best lower bound of a polynomial, with at most `FUEL` (64) steps.
 
     Args:
         prover: the prover whose ranges the search uses.

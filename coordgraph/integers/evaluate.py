@@ -113,7 +113,7 @@ class Evaluation:
                 return self.condition(expr)
 
     def given(self, symbol: Basic) -> Any:
-        """The given value of a symbol, or entries of a table; KeyError if none is given."""
+        """A symbol's given value: an int, or a table's entries; KeyError if no value is given."""
         assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:
@@ -233,7 +233,7 @@ def _divided_by_zero() -> DivisionByZero:
 
 
 def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
-    """The nodes that every evaluation computes, and for each whether it is used more than once.
+    """The nodes of `roots` that every evaluation computes, each with whether it is used repeatedly.
 
     A node comes after its arguments. Nodes that occur only in branches of a `Select` are left out,
     because they may not be computed.

@@ -71,7 +71,7 @@ def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr]
     Args:
         x: the dividend.
         d: the divisor.
-        natural: tells whether an expression is known to be at least 0.
+        natural: a function that returns whether an expression is known to be at least 0.
     """
     dc, wanted = factors_of(d)
     quotients: list[Expr] = []

@@ -30,10 +30,10 @@ So one symbol may be much larger than another: many false inequalities fail only
 """
 MOST_KEPT = 12
 """The largest number of points (assignments of a value to every symbol) that are kept to refute
-inequalities; all facts and guards hold at these points."""
+inequalities; all known upper limits and conditions hold at these points."""
 MOST_TRIED = 3 * MOST_KEPT
 """The largest number of points (assignments of a value to every symbol) that are generated, until
-`MOST_KEPT` of them satisfy all facts and guards."""
+`MOST_KEPT` of them satisfy all known upper limits and conditions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class Points:
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
         tables: the known bounds of tables' entries, by the table's symbol.
-        outer: the points of the enclosing scope, and the symbol that this scope adds to it; None if
-            there is no enclosing scope.
+        outer: the points of the enclosing loop's ranges, and the symbol, such as an inner loop's
+            index, that is bounded only by these ranges; None if no ranges enclose them.
     """
 
     bounds: Mapping[Atom, SymbolBounds]
@@ -99,8 +99,8 @@ class Points:
         if self.outer is None:
             points = (_Point(self, number) for number in range(MOST_TRIED))
             return [*islice((point for point in points if point.inside()), MOST_KEPT)]
-        # An inner scope has the same facts and guards as the outer one, so each sample point of the
-        # outer scope is reused: only the value of the inner scope's symbol is added to the point.
+        # An inner loop's ranges have the facts and guards of the outer loop's ranges. So each point
+        # of the outer ranges is reused: only the value of the inner loop's index is added to it.
         outer, symbol = self.outer
         return [_Point(self, point.number, (point, symbol)) for point in outer._inside]
 
@@ -113,8 +113,8 @@ class _Point(dict[Atom, int | None]):
     Args:
         ranges: the ranges that contain the point.
         number: the position of the point among all generated points; it determines the values.
-        outer: the point of the enclosing scope, and the symbol that this scope adds to it; None if
-            there is no enclosing scope.
+        outer: a point of the enclosing loop's ranges, whose values this point shares, and the
+            symbol, such as an inner loop's index, whose value this point adds; or None.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class _Point(dict[Atom, int | None]):
         return total
 
     def inside(self) -> bool:
-        """Whether all facts and guards are known to hold at this point."""
+        """Whether all known upper limits (facts) and conditions (guards) hold at this point."""
         gaps = [(self.value(p), limit) for p, limit in self.ranges.facts]
         guards = map(self.value, self.ranges.guards)
         return all(value is not None and value <= limit for value, limit in gaps) and all(

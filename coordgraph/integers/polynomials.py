@@ -317,7 +317,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         step: Polynomial = {rest: ratio}
         quotient = add(quotient, step)
         remaining = add(remaining, multiply(step, divisor), -1)
-        if remaining.get(monomial):  # the divisor's leading coefficient does not divide the term's
+        if remaining.get(monomial):  # c is no multiple of the divisor's leading coefficient
             done = add(done, {monomial: remaining[monomial]})
             remaining = {m: x for m, x in remaining.items() if m != monomial}
     return quotient, add(done, remaining)

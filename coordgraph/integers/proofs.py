@@ -60,8 +60,8 @@ class Prover(NumericBounds):
         facts: known upper limits of polynomials.
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
-        outer: the prover of the enclosing scope, and the symbol that this scope adds to it; None if
-            there is no enclosing scope.
+        outer: the prover for the enclosing loop's ranges, and the symbol, such as an inner loop's
+            index, that is bounded only by this prover's ranges; None if no ranges enclose them.
         tables: the known bounds of tables' entries, by the table's symbol.
     """
 
@@ -347,7 +347,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Replace atoms of ``p`` by equal expressions (see ``exact``), at most FUEL times.
+        """Replace variables (atoms) of ``p`` by equal expressions, at most `FUEL` (64) times.
 
         Polynomials that always have equal values then often have the same terms, too.
         """

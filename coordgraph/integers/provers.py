@@ -47,7 +47,7 @@ def outermost_prover(
     guards: Guards,
     tables: Mapping[Symbol, TableBounds],
 ) -> Prover:
-    """A new prover from statements about symbols, for ranges that no other ranges enclose."""
+    """A new prover for the outermost scope, from what is known there about symbols."""
     known = {atom_of(symbol): stated.polynomials() for symbol, stated in bounds.items()}
     defined = {atom_of(symbol): e for symbol, e in definitions.items()}
     return Prover(known, facts, defined, guards, None, tables)
@@ -62,7 +62,7 @@ def inner_prover(
 ) -> Prover:
     """The shared prover of ranges that add bounds of one symbol to those of the prover `outer`.
 
-    All other statements are those of `outer`, and none of them contains the symbol.
+    Everything else that the result knows is known to `outer`, and none of it contains the symbol.
 
     Args:
         outer: the prover of the enclosing scope.

@@ -71,7 +71,8 @@ class Accumulators:
 
         Args:
             name: the accumulator's name.
-            tile: the output tile; None if the products are padding, which is zero.
+            tile: the number of the output tile; None if the tiles of A and B lie outside the
+                tensors, so that the products are zero.
         """
         self._check(name, "accumulates into", _State.SUMMING)
         if tile:
@@ -113,7 +114,7 @@ class Accumulators:
 
         Args:
             name: the accumulator's name.
-            tile: the output tile; None if it is padding.
+            tile: the number of the output tile; None if the tile lies outside the output.
         """
         self._check(name, "runs the epilogue on", _State.SUMMING, _State.EXCHANGED)
         self._check_tile(name, "finishes", tile)
@@ -133,7 +134,8 @@ class Accumulators:
 
         Args:
             name: the accumulator's name.
-            tile: the output tile; None if it is padding, which is not stored.
+            tile: the number of the output tile; None if the tile lies outside the output, so that
+                nothing is stored.
         """
         self._check(name, "stores", _State.FINISHED)
         self._check_tile(name, "stores", tile)

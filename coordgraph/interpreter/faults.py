@@ -13,8 +13,9 @@ class Fault(NamedTuple):
     Args:
         check: the name of the check that fails: `cover`, `fix-up`, `progress` or `bounds`.
         message: what is wrong, as one sentence.
-        workgroups: the numbers of the workgroups that take part, in order.
-        tile: the output tile, or () if there is none.
+        workgroups: ascending numbers of the workgroups whose work on the output tile, or whose
+            sends and receives, are at fault; () if they are not recorded.
+        tile: the number of the output tile, such as (m, n); () if the error is not of one tile.
     """
 
     check: str

@@ -83,7 +83,7 @@ class Formula:
         Args:
             value: a function that is called with a symbol's position in the environment, and
                 returns the symbol's values: an array with an entry for each workgroup, or one
-                integer that holds for all.
+                integer for all workgroups.
         """
         if self._columns is None:
             self._columns = compile_columns(self.roots, self._symbols)

@@ -143,7 +143,7 @@ class _Walk:
         has at most one counter of tickets."""
         self.last: list[Any] = [0, 0, 0, 0]
         """The output tile that each workgroup summed last, as four values: the number of the
-        product, the tile's numbers along m and n, and the index of the tile's shape in `tilings`.
+        product, the tile's numbers along m and n, and the index of its shape in `graph.tilings`.
         Each value is an array with an entry per workgroup, or one integer for all workgroups."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
@@ -175,7 +175,7 @@ class _Walk:
         return new
 
     def run(self, steps: tuple[Step, ...], lanes: Lanes) -> None:
-        """Interpret the steps of a body for all workgroups in `lanes` (their numbers) at once."""
+        """Execute `steps`, in order, for all workgroups whose numbers are in `lanes` at once."""
         for step in steps:
             if not len(lanes):
                 return
@@ -251,7 +251,7 @@ class _Walk:
     def values(self, place: int, lanes: Lanes) -> Any:
         """The value, for each of the workgroups `lanes`, of the variable at position `place`.
 
-        The result is an array with an entry per workgroup, or one integer that holds for all.
+        The result is an array with an entry per workgroup, or one integer for all workgroups.
         """
         found = self.env[place]
         return found[lanes] if isinstance(found, np.ndarray) else found
@@ -275,8 +275,8 @@ class _Walk:
         all inside the tensors.
 
         Returns:
-            For each of `lanes`, whether its loop was recorded; for the others, every iteration must
-            be evaluated.
+            For each workgroup in `lanes`, whether its loop was recorded; where it was not, the
+            caller must evaluate every iteration.
         """
         self.assign(loop.index, stop - 1, lanes)
         *_, last = self.evaluate(work.iteration, lanes)
@@ -376,7 +376,7 @@ class _Walk:
         """The output tiles that the workgroups `lanes` summed last, as four values.
 
         The values are the number of the product, the tile's numbers along m and n, and the index of
-        the tile's shape in `tilings`; each is an array for `lanes`, or one integer.
+        its shape in `graph.tilings`; each is an array for `lanes`, or one integer.
         """
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 

@@ -257,7 +257,7 @@ class Machine:
 
         Returns:
             The tensor with role `role` that holds the slot, the number of the slot, and the slot's
-            flag.
+            flag as (name of the tensor of flags, index in that tensor).
         """
         flags = work.workspace(Role.FLAGS)
         (slot,), (offset,) = work.slot(env), work.offset(flags)(env)

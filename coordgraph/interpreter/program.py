@@ -117,7 +117,7 @@ class Program:
         raise EvaluationError("the graph has no MultiplyAccumulate; start from Gemm.graph()")
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        """Each product's numbers of macro tiles in m, n and k; empty if all have the same size."""
+        """For each product, its numbers of macro tiles in m, n and k; () if sizes are equal."""
         ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]
@@ -132,7 +132,7 @@ class Program:
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
-        """Extend `scope` by symbols for indices inside macro tiles, except dimensions `others`."""
+        """`scope` with symbols for the indices inside macro tiles, without dimensions `others`."""
         key = (id(scope), others)
         if key not in self._in_tile:
             dims = free_indices(self.graph.coordinates, scope.known, others)

@@ -35,15 +35,16 @@ class Steps:
 
     Attributes:
         workgroups: the number of workgroups of the launch.
-        tiles: the numbers of tiles in m, n and k, as in `Trace`.
+        tiles: the numbers of unit tiles (see `Span`) in m and n, and of k tiles; in a batch, the
+            number of products comes first.
         slots: how many slots the workspace has.
-        shapes: if products differ in size, for each product its numbers of tiles in m, n and k;
-            else empty.
+        shapes: if products differ in size, for each product its numbers of unit tiles in m and n
+            and of k tiles; else empty.
         workgroup: the workgroup of each step.
         kind: the `StepKind` of each step.
         tiling: the index of the step's tile shape in the graph's `tilings`.
         product, m, n: the output tile: its product (0 if there is only one), and its number along m
-            and n in tiles of its own shape.
+            and n, counted in tiles of the same shape.
         first, count: for MULTIPLY, the first k tile and the number of k tiles. For SEND, RECEIVE
             and AWAIT, the position (`Send.turn`) of the step's first partial sum among those that
             are sent to the slot one after another, and the number of the step's partial sums. For

@@ -150,7 +150,7 @@ def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, res
         memory: the global memory of the launch.
         machine: a function that makes the `Machine` for the workgroup with a given number.
         count: how many workgroups there are.
-        schedule: chooses the workgroup to run at every event.
+        schedule: the scheduler, which chooses the workgroup to run at every event.
         resident: how many workgroups run concurrently, at least 1.
 
     Raises:
@@ -208,7 +208,7 @@ class _Run:
             self.ready[workgroup] = event
 
     def _wake(self, flag: tuple[str, int]) -> None:
-        """Make workgroups that wait for the flag `flag` ready if it now has their awaited value."""
+        """Make the workgroups ready that wait for `flag` to have the value that it now has."""
         waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
         self.ready.update({w: e for w, e in waiting.items() if e.met(now)})
         if left := {w: e for w, e in waiting.items() if not e.met(now)}:

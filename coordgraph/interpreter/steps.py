@@ -298,7 +298,7 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Let:
-    """A step that stores `value` at position `place` of the environment, then runs `body`.
+    """A step that sets position `place` of an `Environment` to `value`, then runs `body`.
 
     `body` is empty for an `Assign` operation, whose value is read by the steps that follow it.
     """

@@ -250,7 +250,7 @@ class Trace:
 
     @cached_property
     def iterations(self) -> tuple[int, ...]:
-        """For each workgroup, the number of iterations of all its segments, including padding."""
+        """For each workgroup, how many (m, n, k) tiles its segments sum, including padding."""
         counts = [0] * len(self.workgroups)
         for segment in self.segments:
             counts[segment.workgroup] += segment.iterations
@@ -258,10 +258,10 @@ class Trace:
 
     @property
     def utilisation(self) -> float:
-        """The load balance: the mean of useful iterations over workgroups, divided by the maximum.
+        """The load balance: mean (m, n, k) tiles per workgroup, divided by the maximum.
 
-        The maximum is the largest number of iterations of one workgroup, including padding. The
-        quotient is 1 if all workgroups have equally many iterations and none computes padding.
+        The mean leaves out padding. The maximum is over workgroups and includes padding. The
+        quotient is 1 if all workgroups sum equally many tiles and none computes padding.
         """
         busiest = max(self.iterations, default=0)
         return self.useful / (busiest * len(self.workgroups)) if busiest else 0.0

@@ -14,11 +14,11 @@ __all__ = ["Budget", "BudgetExceeded", "EndlessLoop", "Fuel", "Worker", "walk"]
 
 
 class EndlessLoop(EvaluationError):
-    """The loops of one workgroup have more iterations than `Fuel` allows."""
+    """The loops of one workgroup have more iterations than are allowed (the `most` of `Fuel`)."""
 
 
 class BudgetExceeded(EvaluationError):
-    """The loops of all workgroups of a launch have more iterations than a `Budget` allows."""
+    """All workgroups of a launch together have more loop iterations than a `Budget` allows."""
 
 
 class Budget:

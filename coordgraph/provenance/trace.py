@@ -51,7 +51,7 @@ def trace(graph: KernelGraph) -> Provenance:
 
 
 def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -> Provenance:
-    """The origins of a graph's parts after the pass `step`, from those before it (`found`)."""
+    """The origins of a graph's parts after the pass `step`; `found` has the origins before it."""
     old = dict(before.records())
     origins: dict[tuple[Part, Key], Origin] = {}
     for key, record in after.records():

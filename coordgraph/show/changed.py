@@ -36,8 +36,9 @@ class ChangedGraph:
     """The dimensions and edges of two graphs, each marked as added, removed, changed or kept.
 
     Args:
-        dimensions: by id, the dimension (as in the later graph, if both have it) and its change.
-        edges: the edges and their changes.
+        dimensions: by id, the dimension (the later graph's, if both graphs have it) and its mark:
+            whether it was added, removed, changed or kept.
+        edges: the edges of both graphs, each with its mark.
     """
 
     dimensions: Mapping[str, tuple[Dimension, str]]

@@ -138,7 +138,7 @@ class _Layers:
                 self._place(row, wanted)
 
     def _place(self, row: list[Hashable], wanted: list[float]) -> None:
-        """Set the x coordinates of a layer's nodes, as near to `wanted` as boxes allow."""
+        """Set the x coordinates of a layer's nodes near to `wanted`, so that no boxes overlap."""
         # Isotonic regression: nodes that touch form a block, which is placed at the mean of the
         # positions that its nodes want. `blocks` has two numbers for each block: the sum of the
         # wanted positions, and the number of nodes.

@@ -96,6 +96,6 @@ def _line(key: tuple[Part, Key], record: Any) -> str:
 
 
 def _few(origin: Origin) -> str:
-    """The first five records from which a record was derived, as text, and how many others."""
+    """The first five records from which a record was derived, and the number of further ones."""
     first, rest = origin.sources[:5], len(origin.sources) - 5
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

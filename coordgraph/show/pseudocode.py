@@ -407,7 +407,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """C text of a flag's new value: 1 + the index along the dimension `turn`; 1 if that is ''."""
+    """C text of a flag's new value: 1 + the index along dimension `turn`; 1 if `turn` is ''."""
     if not turn:
         return "1"
     try:
@@ -417,7 +417,7 @@ def _raised(scope: Scoped, turn: str) -> str:
 
 
 def _indexed(scope: Scoped, name: str) -> str:
-    """The text `A.shared[index]`, or only the name if the scope does not determine the index."""
+    """The text `name[index]`, or only `name` if the scope does not determine the index."""
     try:
         return f"{name}[{to_c(scope.reverse(name).values[0], scope.ranges)}]"
     except EvaluationError:

@@ -122,7 +122,7 @@ class Cursor:
 
     @property
     def after(self) -> Token:
-        """The second token to be read, after `token`; `token` itself if it ends the line."""
+        """The token that follows `token`; `token` itself if it is the end of a line or text."""
         at_end = self.token is NEWLINE or self.token is END
         return self.token if at_end else self._tokens[self._index + 1]
 
