@@ -91,10 +91,10 @@ def test_charts_are_drawn_from_files_of_events(
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
-    """For each main loop, `pieces` says whether it computes a whole tile or a part of one.
+    """For each main loop, `pieces` says whether the loop computes a whole tile or a part of one.
 
-    For a part, it says whether the workgroup then finishes the tile or sends a sum. Here workgroups
-    0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 sums tile 2.
+    For a part, `pieces` says whether the workgroup then finishes the tile or sends a partial sum.
+    Here workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2.
     """
     rows = [
         (0, 3, 0, 7, "multiply", 0, 0, 0, 3),

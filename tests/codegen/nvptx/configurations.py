@@ -1,8 +1,8 @@
 """The compile configurations of the CUDA target that tests assemble with ptxas.
 
 There are more than a million combinations of schedule, tile, layout, type and option. `sweep` takes
-every (schedule, tile, layout) and picks the other options by a hash of these three and of `turn`,
-a seed.
+every (schedule, tile, layout) and picks the other options by a hash of schedule, tile, layout and
+`turn`, a seed.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def traits(made: Configuration) -> tuple[object, ...]:
 def sweep(turn: int = 0) -> Iterator[Configuration]:
     """Yield a configuration for every schedule with every tile and layout.
 
-    A hash of these three and of the seed `turn` picks the other options.
+    A hash of the schedule, tile, layout and seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile in TILES:
@@ -362,7 +362,7 @@ def two_shapes(turn: int = 0) -> Iterator[Configuration]:
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:
     """Yield a configuration with ping-pong warpgroups for every schedule, tile and layout.
 
-    A hash of these three and of the seed `turn` picks the other options.
+    A hash of the schedule, tile, layout and seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in TURN_SHAPES:
@@ -381,7 +381,7 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
 def hopper(turn: int = 0) -> Iterator[Configuration]:
     """Yield a configuration for every schedule, tile and layout for Hopper.
 
-    A hash of these three and of the seed `turn` picks the other options.
+    A hash of the schedule, tile, layout and seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in HOPPER_SHAPES:

@@ -55,8 +55,8 @@ class Contents:
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(
         default_factory=dict[Stage, list[tuple[Array, Array]]]
     )
-    """For each stage, the TMA boxes since it was last reused: shared-memory positions of a box's
-    elements, and the k of each element.
+    """For each stage, the TMA boxes that were loaded since the stage was last reused. A box is a
+    pair: the positions of its elements in shared memory, and the k of each element.
     """
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 

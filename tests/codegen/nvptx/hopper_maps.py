@@ -69,6 +69,6 @@ class Matrices:
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
-        """Check that the tensor map at index `place`, through which TMA loads, is `wanted`."""
+        """Check that the tensor map number `place`, through which TMA loads a box, is `wanted`."""
         assert place in self.maps, "TMA uses a tensor map before it was written"
         assert self.maps[place] == wanted, "TMA uses the tensor map of another matrix"

@@ -23,7 +23,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""Type: where the TMA box of A, and where that of B, begins in a multiplication of two boxes."""
+"""Type: (where the TMA box of A begins, where that of B begins), for one multiplication."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
@@ -217,9 +217,10 @@ class Workgroup:
         return boxes[0].place
 
     def add_run(self, stage: Stage, warpgroup: int) -> Place:
-        """Read partial sums in shared memory by plain loads; return their place in the workspace.
+        """Read partial sums in shared memory by plain loads, and return their `Run.place`.
 
-        The place is the attribute `Run.place`: an address, and whether they are a slot's first.
+        This is a pair: the address of the sums in the workspace, and 1 if they are the first sums
+        of a workspace slot, else 0.
         """
         self.warpgroups[warpgroup].unfenced = True
         (run,) = self.boxes[stage].values()

@@ -33,7 +33,7 @@ OURS = (
     ApplyFragment,
     Advance,
 )
-"""The operations that are simulated, besides loops, branches and coordinates."""
+"""The operations that `PlayedRows` simulates, besides loops, branches and coordinates."""
 
 
 class PlayedRows:

@@ -175,7 +175,7 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
 def test_what_the_host_need_not_know():
     """Values that the device computes from group offsets are not passed as kernel arguments.
 
-    The host computes no magic numbers for divisions by them.
+    The host computes no magic numbers for divisions by such values.
     """
     facts = Facts.of(program(LAST, (128, 128, 32), "group"))
     deferred = facts.parameters.deferred

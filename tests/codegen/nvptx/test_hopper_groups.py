@@ -67,7 +67,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 def cases() -> Iterator[tuple[str, str]]:
     """Yield pairs (schedule, name of a problem).
 
-    The first schedule is combined with all problems, each other schedule with some of them.
+    The first schedule is combined with all problems, each other schedule with some problems.
     """
     for place, schedule in enumerate(SCHEDULES):
         for number, groups in enumerate(GROUPS):

@@ -292,7 +292,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
 def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     configuration: Configuration,
 ):
-    """A staging slot of D is filled after TMA has read its last box, and stored once it is full.
+    """A staging slot of D is filled after TMA has read the slot's old box, and stored when full.
 
     Order: the storing thread waits, a barrier, the fill, a fence, a barrier.
     """

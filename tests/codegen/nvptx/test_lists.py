@@ -252,8 +252,8 @@ def test_tables_that_are_read_by_several_warps_at_once(
 ):
     """Six warps compute a table of prefix sums each; after a barrier, one warp computes a seventh.
 
-    The seventh table is computed from the others. This table has the number of iterations before
-    each product or, if the schedule divides no tile, the number of output tiles before it.
+    The seventh table is computed from the other six: the number of iterations before each product
+    or, if the schedule divides no tile, the number of output tiles before each product.
     """
     made = hopper(schedule) if target == "sm_90a" else program(schedule, (128, 128, 32))
     control = made.lowered.control

@@ -63,7 +63,7 @@ def program(
     consumers: str = "cooperative",
 ) -> CudaProgram:
     """The program for aligned tensors. An access to an epilogue operand moves `operands` elements,
-    or 16 bytes if it is 0.
+    or 16 bytes if `operands` is 0.
     """
     graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=function).graph(tile))
     m, n, k = cluster
@@ -78,7 +78,10 @@ def nodes(graph: KernelGraph, kind: type) -> list[Node]:
 
 
 def value(expr: Basic, at: dict[str, Any]) -> Any:
-    """The value of an expression, as an array; indices not in `at` or `LAUNCH` are 1."""
+    """The value of an expression, as an array.
+
+    Indices have their values in `at`, else the tests' fixed values in `LAUNCH`, else 1.
+    """
     known = {**LAUNCH, **with_warp(at)}
     symbols = sorted((s for s in expr.free_symbols if isinstance(s, Symbol)), key=str)
     (found,) = compile_function([expr], symbols)(*(known.get(s.name, 1) for s in symbols))

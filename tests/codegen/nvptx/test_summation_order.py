@@ -36,8 +36,8 @@ class Multiplies(NamedTuple):
     Args:
         family: the instruction without its extents along m and n: `wgmma.k16.bf16`.
         depth: elements of k of one instruction.
-        zeroed: whether the first instruction of a segment replaces the accumulator, and the others
-            add to it; False if the accumulator is set to zero first.
+        zeroed: True if the first instruction of a segment replaces the accumulator; False if the
+            accumulator is set to zero before, and the first instruction adds to it.
     """
 
     family: str

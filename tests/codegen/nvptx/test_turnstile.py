@@ -1,6 +1,6 @@
-"""Kernels with `turnstile` reduction assemble; workgroups add partial sums to a slot in order.
+"""Kernels with `turnstile` reduction assemble; workgroups add to a workspace slot in fixed order.
 
-No kernel spills registers, and the flag of a slot counts the partial sums in it.
+No kernel spills registers, and the flag of a workspace slot counts the partial sums in the slot.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], KERNELS), ids=str)
 def test_flags_count_turns(configuration: Configuration):
-    """Workgroups add to a slot in a fixed order, which the slot's flag counts.
+    """Workgroups add to a workspace slot in a fixed order; the slot's flag counts the sums in it.
 
     A sender waits with acquire loads for the previous sender's flag value, and stores the next
     value with release semantics.

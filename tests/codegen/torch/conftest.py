@@ -10,7 +10,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def torch() -> Iterator[Any]:
-    """PyTorch, with a fixed seed and an empty cache of compiled graphs; skips if it is missing."""
+    """The module `torch` with a fixed seed and no compiled graphs; a test without it is skipped."""
     found = pytest.importorskip("torch")
     pytest.importorskip("torch._dynamo.testing")
     import codegen.torch
