@@ -46,7 +46,7 @@ _EMITTERS: dict[str, str | type[CudaWalker]] = {
     MMA_SYNC.instructions: "codegen.targets.nvptx.sm_80.emit:CudaWalker",
     WGMMA.instructions: "codegen.targets.nvptx.sm_90a.hopper_walker:HopperWalker",
 }
-"""The emitter class of each lowering, or the class's `module:name`, by `Lowering.instructions`."""
+"""The emitter class of each lowering, or the class's `module:name`, by the lowering's name."""
 
 
 def register(

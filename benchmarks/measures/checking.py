@@ -72,7 +72,8 @@ def measure(
 ) -> dict[str, float]:
     """Measure how long the build and the checks of one schedule take on one target, in CPU seconds.
 
-    The keys of the result are those of `times_of`.
+    The keys of the result are `build`, `check`, `share` (`check` divided by `build`), `again` (the
+    same checks repeated) and, if `thorough`, `all`.
 
     Args:
         schedule: the text of the pipeline.

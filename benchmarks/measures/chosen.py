@@ -97,8 +97,10 @@ MeanAndLeast = tuple[float, float]
 
 
 def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
-    """The geometric mean and minimum of the ratios of times in `RATIOS`, by group and ratio.
+    """The geometric mean and minimum of each ratio of times, by group of shapes and ratio.
 
+    The ratios are `best` (cuBLAS's time / the fastest plan's), `chosen` (cuBLAS's time / the plan's
+    that the model chooses) and `of_best` (the fastest plan's time / the chosen one's).
     A group is a group of shapes; the group `all` contains all problems.
     """
     parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}

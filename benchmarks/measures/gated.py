@@ -58,7 +58,7 @@ def swiglu(gate: Any, up: Any) -> Any:
 
 
 class Problem:
-    """The tensors of a layer, and the ways to compute it."""
+    """The tensors of a layer, and by name the contenders' functions that compute it."""
 
     def __init__(self, shape: Shape, compiled: bool) -> None:
         import torch
@@ -77,12 +77,12 @@ class Problem:
         }
         if compiled:
             torch._dynamo.reset()
-            # Without its own CUDA graphs: all ways are captured in a graph by the measure.
+            # torch.compile makes no CUDA graph: each contender is captured in one when timed.
             made: Any = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
             self.ways["torch.compile"] = lambda: made(x, weight)
 
     def fault(self, compute: Callable[[], Any]) -> str | None:
-        """What is wrong with a way's result; None if it is right."""
+        """What is wrong with the result of the contender `compute`; None if it is right."""
         import torch
 
         found = compute()[:CHECKED].float()

@@ -132,7 +132,8 @@ def warm_up(target: str) -> None:
 def measure(plan: Plan, target: str, runs: int = RUNS) -> dict[str, float]:
     """The seconds of each step from a plan to PTX, their `total`, and the number of Python `calls`.
 
-    The keys of the result are `STAGES`, `total` and `calls`.
+    The keys of the result are the steps `schedule`, `lower`, `emit` and `llvm`, then `total` and
+    `calls`.
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["benchmarks.warm_generator"])

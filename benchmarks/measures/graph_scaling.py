@@ -87,9 +87,9 @@ def fan(edges: int) -> CoordinateGraph:
 
 
 def measure(edges: int, repeats: int = 1) -> dict[str, float]:
-    """The least seconds, in `repeats` runs, to build, verify, … a graph of `edges` edges.
+    """The least seconds, in `repeats` runs, of each step on a graph of `edges` edges.
 
-    The keys of the result are `STEPS`.
+    The keys of the result are the steps: `build`, `verify`, `print`, `parse`, `reverse` and `wide`.
     """
     graph = chain(edges)
     text = print_graph(graph)

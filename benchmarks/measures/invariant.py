@@ -63,7 +63,7 @@ class Ratios:
     """The speed of the invariant product of one layer and m, relative to others.
 
     Args:
-        n, k, m: the extents.
+        n, k, m: the extents of the product: outputs and inputs of the layer, and tokens.
         seconds: the time of the invariant product, in seconds.
         of_default: the time of codegen.matmul without invariant=True, divided by `seconds`.
         of_triton: the time of the faster Triton kernel, divided by `seconds`; None if no Triton

@@ -102,7 +102,7 @@ def residuals(
     Args:
         measured: measured times of plans.
         device: the constants of the cost model.
-        key: the name of the property, one of `KEYS`.
+        key: the name of the property, a key of `KEYS` such as `cluster`.
         near: plans are left out that take more than `near` times as long as the fastest plan of
             their problem.
         least: the smallest number of plans; values of the property with fewer plans are left out.

@@ -63,7 +63,7 @@ class Compared:
         return self.whole_seconds / self.streaming_seconds
 
     def error(self) -> float:
-        """The absolute value of the logarithm of predicted speedup divided by measured speedup."""
+        """|log(predicted / measured speedup)| of splitting tiles along k over whole tiles."""
         return abs(log(self.predicted / self.measured))
 
 
@@ -150,7 +150,7 @@ def _mean(found: Sequence[Compared]) -> Means:
 
 
 def table_of(found: Sequence[Compared], title: str) -> RichTable:
-    """A table of mean speedups of split over whole tiles, with a line for each key of `means`."""
+    """A table of mean speedups of split over whole tiles, with a line per group of problems."""
     heads = ("group", "problems", "measured", "predicted", "of measured", "off by", "within 10 %")
     lines = RichTable(*heads, title=f"{title}: streamed tiles against whole ones", box=SIMPLE)
     for group, mean in means(found).items():

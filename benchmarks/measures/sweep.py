@@ -220,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def compact(row: dict[str, Any], group: str) -> dict[str, Any]:
-    """A row that `compete` yields, shortened to problem, group, plan and median seconds."""
+    """A contender's row of results, shortened to problem, group, plan and median seconds."""
     kept = {name: row[name] for name in ("m", "n", "k", "layout")}
     plan = CUBLAS.lower() if row["name"] == CUBLAS else row["name"]
     return {**kept, "group": group, "plan": plan, "t": float(f"{row['seconds']['median']:.5g}")}

@@ -79,15 +79,16 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Replay:
-    """The plans that three ways to choose a plan find on one problem.
+    """The plans that the cost model, its first ranked plans and the search find on one problem.
 
     Args:
         problem: m, n, k and the layout, as text.
         plans: number of recorded plans.
         measured: number of plans that the search measured.
         best_plan, found_plan: the fastest recorded plan, and the one that the search found.
-        model, listed, search: time of the plan that each way finds, divided by the time of the
-            fastest recorded plan.
+        model, listed, search: the time of a plan, divided by that of the fastest recorded plan. The
+            plan is the cost model's choice (`model`), the fastest of the first recorded plans of
+            its ranking (`listed`), or the plan that the search found (`search`).
     """
 
     problem: str
@@ -104,7 +105,7 @@ WAYS = ("model", "listed", "search")
 
 
 def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> list[Recorded]:
-    """The problems of a record with at least `least` plans for which the model predicts times."""
+    """The problems of a record with at least `least` plans whose times the cost model predicts."""
     problems: dict[Any, dict[str, dict[str, Any]]] = {}
     known = known_plans(rows := list(rows))
     for row in rows:
@@ -157,7 +158,7 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 
 
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
-    """Statistics, over all problems, of the regret of each of three ways to choose a plan.
+    """Statistics, over all problems, of the regret of `model`, `first 12` and `search`.
 
     The regret is the time of the chosen plan relative to the fastest recorded plan, less 1. The
     statistics are the mean, the 90th percentile, the maximum, and the number of regrets of at most

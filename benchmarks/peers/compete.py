@@ -112,7 +112,8 @@ def compete(
         contenders: the contenders to time.
         problem: the operands and the reference result.
         options: the parsed command line with `seconds` of one sample, `graphs` and `rounds`.
-        regimes: names in `REGIMES`; every contender gets one row per regime.
+        regimes: how samples follow each other: `burst`, with pauses, or `sustained`; every
+            contender gets one row per regime.
         deadline: the time when sampling should end, by `time.monotonic()`.
         device_state: a function from a start time to the GPU's clocks and power since then.
         roofline: measured peak rates; with them, rows also get the lower bound on the time.

@@ -179,7 +179,7 @@ def find_contenders(
     Args:
         plans: plans of coordgraph's kernels, each with its kernel or the error of building it.
         report_missing: called with a sentence about each library that is not installed.
-        axis: the extent that groups divide, a key of `AXES`.
+        axis: the extent that groups divide: `m` or `k`; `mnk` for products that share no extent.
     """
     import torch
 

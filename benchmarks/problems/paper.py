@@ -41,7 +41,8 @@ class Way:
         Args:
             tile: elements of the macro tile along m, n and k.
             workgroups: the number of workgroups for a `grid` of `W`: the number of SMs.
-            chosen: the number of workgroups for a `grid` of `g`, as `best_grid` returns it.
+            chosen: the number of workgroups for a `grid` of `g`: that with the least time by the
+                Stream-K paper's cost model (`best_grid`).
         """
         grid = {"T": "", "W": f" on {workgroups}", "g": f" on {chosen}"}[self.grid]
         return f"{'x'.join(map(str, tile))} {self.schedule}{grid}"

@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
-"""One launch: the text `schedule`, and a list for each name of `COLUMNS`, with an entry for each
-event. A measured launch also has the list `stalled`: the time in each event that threads waited for
-a stage of shared memory."""
+"""One launch: the text `schedule`, and a list for each property of an event (`COLUMNS`: `begin`,
+`workgroup`, `activity`, …), with an entry for each event. A measured launch also has the list
+`stalled`: the time in each event that threads waited for a stage of shared memory."""
 COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
 TIMES = ("begin", "end", "stalled")
 """Columns that hold times: in seconds in events of a launch, in whole nanoseconds in a `Row`."""
@@ -71,8 +71,9 @@ def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
     Events with `behind` (their workgroup multiplies another tile at the same time) are left out.
 
     Args:
-        schedule: the schedule, as `Pipeline.parse` reads it.
-        events: columns, as `Timeline.event_columns` or `Simulation.event_columns` returns them.
+        schedule: the text of the schedule, which `Pipeline.parse` can parse.
+        events: by the name of a property (`begin`, `workgroup`, …), its value for each event; made
+            by `Timeline.event_columns` or `Simulation.event_columns`.
     """
     kept = [i for i, behind in enumerate(events["behind"]) if not behind]
     row: Row = {"schedule": schedule}

@@ -16,7 +16,7 @@ __all__ = ["means", "show"]
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Geometric mean and minimum of the speed relative to each other way, by its name."""
+    """Geometric mean and minimum of coordgraph's speed relative to each contender, by name."""
     found: dict[str, list[float]] = {}
     for row in rows:
         for name, speed in row.get("speed", {}).items():
@@ -25,7 +25,7 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str, console: Console) -> None:
-    """Print the times of every row, whose `name` is printed first, and the mean speeds."""
+    """Print coordgraph's time and relative speeds for each layer (a row), and the mean speeds."""
     table = Table("layer", f"{OURS} µs", box=SIMPLE, title=title)
     others = list(dict.fromkeys(name for row in rows for name in row["speed"]))
     for name in others:

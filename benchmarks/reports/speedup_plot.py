@@ -21,8 +21,9 @@ LEAST = 8
 """Bins with fewer problems than this number are not drawn."""
 QUANTILES = (0.05, 0.5, 0.95)
 COLOURS = ("#999999", None, "#0072B2", "#D55E00")
-"""The colour of each schedule in `WAYS` after the first. None: the schedule is not drawn, because
-its plans equal those of another one on nearly all problems."""
+"""Colours in the plot of the schedules that are compared with data-parallel (`WAYS` after the
+first). None: the schedule is not drawn, because its plans equal those of another one on nearly all
+problems."""
 
 
 def bands(waves: Column, values: Column) -> tuple[Column, Column]:
@@ -33,7 +34,7 @@ def bands(waves: Column, values: Column) -> tuple[Column, Column]:
         values: the speedup of each problem.
 
     Returns:
-        The middles of the bins, and for each bin a row with the quantiles `QUANTILES`.
+        The middles of the bins, and for each bin a row with the 5 %, 50 % and 95 % quantiles.
     """
     bins = np.floor(np.log(waves) / np.log(STEP)).astype(int)
     kept = [b for b in np.unique(bins) if (bins == b).sum() >= LEAST]
@@ -42,7 +43,7 @@ def bands(waves: Column, values: Column) -> tuple[Column, Column]:
 
 
 def figure_of(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel for each record: median speedups, and bands that hold 90 % of the problems."""
+    """A plot with a panel for each record: median speedups, and bands with 90 % of the problems."""
     figure = Figure(figsize=(9, 0.8 + 2.9 * len(records)), layout="constrained")
     panels = figure.subplots(len(records), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axis, record in zip(panels, records, strict=True):

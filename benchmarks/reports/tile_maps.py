@@ -32,14 +32,15 @@ NARROWEST_NUMBERED = 0.15
 tile's width."""
 Piece = tuple[int, int, int, int, int, str]
 """Type of a part of an output tile: the tile's row and column in the grid of tiles, the first k
-tile of the part, its number of k tiles, its workgroup, and a key of `FILLS`."""
+tile of the part, its number of k tiles, its workgroup, and the legend entry of its colour, such as
+"k tiles of a workgroup that sends a partial sum"."""
 
 
 def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
     """For each main loop of a launch: the output tile, and the range of k tiles that it sums.
 
     Args:
-        row: the launch, as `benchmarks.reports.gantt.compact` makes it.
+        row: the launch as columns of events, which `benchmarks.reports.gantt.compact` makes.
         k_tiles: number of k tiles of an output tile.
     """
     earliest: dict[int, tuple[int, int]] = {}

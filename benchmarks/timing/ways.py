@@ -11,7 +11,7 @@ from benchmarks.timing.sampler import REGIMES, Sampler, Spread, sample_in_rounds
 __all__ = ["OURS", "time_ways"]
 
 OURS = "coordgraph"
-"""The name of the way whose speed is compared with that of all others."""
+"""The name of the contender of coordgraph, whose speed is compared with that of each other one."""
 
 
 def time_ways(

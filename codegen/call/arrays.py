@@ -145,7 +145,8 @@ class Library:
 
         Args:
             array: an array on the device of the stream.
-            stream: a stream as for `stream_handle`; None for the library's current stream.
+            stream: a CUDA stream, as an object or as its handle; None for the library's current
+                stream.
         """
         return nullcontext()
 

@@ -45,7 +45,7 @@ class _Waiting:
     """A kernel that waits to be built or is being built.
 
     Attributes:
-        job: the kernel.
+        job: the kernel's plan, its problem and device, and the arrays of the call that needs it.
         entries: entries of the cache of prepared calls (`Prepared`) for calls that want this
             kernel. Until the kernel is built, another kernel serves these calls.
     """
@@ -233,7 +233,7 @@ def build_behind(job: Job, entry: list[Any]) -> None:
     """Build a kernel in the background, once, even if several calls ask for it.
 
     Args:
-        job: the kernel.
+        job: the kernel's plan, its problem and device, and the arrays of the call that needs it.
         entry: the entry of the cache of prepared calls by which another kernel serves the call
             meanwhile. When the kernel is built, or cannot be built, the entry is made to raise
             CodegenError, so that the next call chooses a plan again.

@@ -38,7 +38,9 @@ T = TypeVar("T")
 _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}
 """For each kernel that this process has tried to build: the kernel, or the error.
 
-A key is `Plan.kernel` followed by the items of `PlanRequest.kind`.
+A key is the plan's text without its grid, followed by the items of `PlanRequest.kind`: the problem
+without sizes, the target, the matrix instructions, whether C is added, and the only instructions
+that may multiply (None: any).
 """
 _refused: list[Kernel] = []
 """Kernels whose entry in `_kernels` was replaced by an error. They are kept alive, because a
@@ -212,7 +214,9 @@ def compile_plan(
 def _lowering_of(
     plan: Plan, graph: KernelGraph, target: str, alignment: int, *, reads_c: bool
 ) -> Pass | None:
-    """The target's fastest lowering that has the plan's options; None if the plan has no options.
+    """The target's fastest lowering with the options (such as the cluster) that the plan sets.
+
+    The result is None if the plan sets no options.
 
     Raises:
         CodegenError: no lowering of the target has the plan's options and takes these tensors.

@@ -67,8 +67,9 @@ ROUNDS, SAMPLE_SECONDS = 5, 3e-3
 """Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped sample;
 a sample takes about SAMPLE_SECONDS, in which launches follow each other without pauses."""
 HOST_SECONDS = 4e-5
-"""Kernels that take less than this have short samples, whose launches the host enqueues while the
-GPU is busy: in long samples the GPU would wait for the host, which needs up to 20 µs a launch."""
+"""Kernels that take fewer seconds than this have short samples, whose launches the host enqueues
+while the GPU is busy: in long samples it would wait for the host, which needs up to 20 µs a
+launch."""
 MEMORY_SHARE = 0.9
 """The fraction of the DRAM's peak bandwidth that kernels are assumed to reach."""
 RANDOM_ELEMENTS = 1 << 22
@@ -157,7 +158,7 @@ def measure(
         before: the constants that predict which plans are worth measuring.
         start: the time when the calibration began, by `time.monotonic`.
         limit: seconds after `start` at which the calibration must end.
-        advance: reports progress.
+        advance: called with the current step, and how many items of how many are done.
     """
     jobs: list[tuple[PlanRequest, Drawn]] = []
     of_layout: list[list[tuple[PlanRequest, Drawn]]] = []

@@ -83,8 +83,8 @@ def numpy_views(
         a, b, c, out: A, B, C and D; C and D may be None.
         offsets: the offsets of groups, or None.
         operands: the operands of the epilogue, and tables of row numbers (of rows to gather or
-            scatter), by tensor. C may be among them if `c` is None.
-        outputs: the arrays for outputs besides D, by tensor.
+            scatter), by the name of the tensor. C may be among them if `c` is None.
+        outputs: the arrays for outputs of the epilogue besides D, by the name of the tensor.
 
     Raises:
         LaunchError: an argument is no numpy array, or has an element type or layout that kernels do
@@ -110,7 +110,7 @@ def product_sizes(
     """m, n and k of a product of matrices, or batches, with these shapes.
 
     Args:
-        a, b: the shapes.
+        a, b: the shapes of A and B.
         transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
         sums: the number of sums of products from which the epilogue computes an element of D; B has
             `sums`·n columns.

@@ -116,7 +116,7 @@ def describe(
         beta: the factor of C.
         transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
         invariant: whether all plans for the call's n and k must add in one order along k.
-        problem: further fields of `Gemm`, such as `grouped=True` and `group_axis`.
+        problem: other fields of the problem's `Gemm`, such as `grouped=True` and `group_axis`.
 
     Raises:
         LaunchError: an option has a wrong type or value; an argument is not an array, or has an
@@ -213,8 +213,8 @@ def _with_operands(
     found = {**views, **{name: views[name].transposed for name in others}}
     columns = [name for name in operands if found[name].is_transposed]
     found |= {name: found[name].transposed for name in columns}
-    # The kernel takes the transpose of `others` (it computes the transpose of D) and of `columns`
-    # (column-major arrays). An operand in both lists is transposed twice, so it is not changed.
+    # If the kernel computes Dᵀ, every operand but C is transposed (`others`). Operands that are
+    # then column-major are transposed to row-major (`columns`), those in both lists thus twice.
     turned = tuple(LABELS.get(x, x) for x in operands if (x in others) != (x in columns))
     gemm = replace(gemm, transposed_operands=tuple(columns))
     return gemm, found, replace(arrangement, operands_turned=turned)

@@ -42,7 +42,7 @@ class ByRule:
         device: the GPU's name; '' for the CPU.
         plan: the chosen plan.
         why: sentences with the reasons.
-        heading: lines about the problem, the device and the code.
+        heading: lines about the problem, the device and the instructions of the code.
     """
 
     problem: Gemm
@@ -61,7 +61,7 @@ class ByRule:
         return self
 
     def as_data(self) -> dict[str, Any]:
-        """The explanation as plain data for JSON, with the keys of `Explanation.as_data`."""
+        """The explanation for JSON, with the same keys as one with predicted times."""
         m, n, k = sizes(self.problem)
         return {
             "problem": {
@@ -310,7 +310,7 @@ def _code_text(found: PlanRequest) -> str:
 
 
 def _request(problem: Gemm, device: str, here: Mapping[str, Device]) -> PlanRequest:
-    """The request for a problem on a device.
+    """The `PlanRequest`, from which a plan is chosen, for a problem on a device.
 
     Args:
         problem: the problem with its sizes.

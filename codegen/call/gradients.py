@@ -57,12 +57,14 @@ def differentiable_matmul(
     For a batch with C, the sum is computed after the product, by PyTorch.
 
     Args:
-        a, b, c, alpha, beta, transpose_a, transpose_b, invariant: as for `matmul`.
-        without: options of the call that the operators do not have, by name.
+        a, b, c, alpha, beta, transpose_a, transpose_b, invariant: the arguments of `matmul` with
+            these names.
+        without: by name, the other options of `matmul`, which the operators of `codegen.torch` do
+            not have.
 
     Raises:
-        LaunchError: an option in `without` is set, or as for `matmul`.
-        CodegenError: as for `matmul`.
+        LaunchError: an option in `without` is set, or `matmul` refuses an argument.
+        CodegenError: there is no GPU, or it cannot multiply this type.
     """
     if not recorded():
         return None

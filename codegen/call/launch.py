@@ -47,12 +47,14 @@ def first_launch(
         scalars: alpha, beta and the stream.
         plan: the caller's plan, or None.
         tune: whether to measure plans first, unless they were measured before.
-        background: as for `matmul`.
+        background: whether another loaded kernel may serve the call while the best one is compiled;
+            None takes the setting of the process.
         numbers: further scalars of the epilogue, by name.
-        options: further arguments of `describe`.
+        options: arguments of `describe` other than `arrays` and `beta`, such as `transpose_a`.
 
     Raises:
-        LaunchError, CodegenError, PassError, ParseError, VerifyError: as for `matmul`.
+        LaunchError, CodegenError: the call is refused, or no kernel can be built for it.
+        PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     alpha, beta, stream = scalars
     if type(alpha) is not float:

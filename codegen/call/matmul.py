@@ -104,8 +104,8 @@ def matmul(
             be numbers of rows of A and of `out`, which kernels on GPUs do not check, and entries of
             `targets` must be distinct. Rows of `out` that are no target keep their values. Only for
             single products and groups of rows; excludes `tune`.
-        parts: the order of the columns of B if the epilogue has several sums: `stacked` or
-            `interleaved`, see `coordgraph.Gemm`.
+        parts: where B has the n columns of each sum if the epilogue has several: one sum's after
+            another's (`stacked`), or alternating (`interleaved`); see `coordgraph.Gemm`.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
             with the name of one of its outputs besides D receives this output.
 
@@ -322,21 +322,21 @@ def grouped_matmul(
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
         c: C, of the shape of D; needed if beta is not zero.
         out: the row-major array to write D to: m x n, or groups x m x n with `"k"`; None makes a
-            new array. Gaps between rows and matrices are not written, nor are rows that belong to
-            no group, so in a new array they are uninitialized, as after `torch.empty`. A group with
-            k = 0 gives zeros, or `beta·C`.
+            new array. Gaps between rows, and rows of no group, are not written, so in a new array
+            they are uninitialized. A group with k = 0 gives zeros, or `beta·C`.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k, for
             each group. With `"m"` only B can be transposed. With `"k"` A should be transposed and B
             should not: GPUs read other layouts slowly.
         stream: the CUDA stream; by default the current stream of the library of `a`.
         plan: the plan to use, such as `'128x256x64 data-parallel{persistent=true}'`.
-        invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
-            so the bits may differ from those of `matmul` for the same n and k.
-        background: as for `matmul`.
-        rows, targets: as for `matmul`, for the rows of all groups; only with `group_axis="m"`.
-        epilogue, parts, operands: as for `matmul`. The coordinate `l` of an operand is the number
-            of the group.
+        invariant: whether the bits of a row of D must not depend on m or other rows; only with
+            `"m"`. Sums are then one segment of k, so bits may differ from those of `matmul`.
+        background: whether a loaded kernel may serve while a better one is built, as in `matmul`.
+        rows, targets: i32 vectors by which rows of all groups are gathered from A and scattered to
+            `out`, as in `matmul`; only with `"m"`.
+        epilogue, parts, operands: the function that computes D, the order of B's columns if it has
+            several sums, its operands; see `matmul`. An operand's coordinate `l` is the group.
 
     Returns:
         D, or a tuple of D and the epilogue's other outputs, as for `matmul`.
@@ -431,7 +431,7 @@ def chosen(
     missing `c`, are not reported.
 
     Raises:
-        LaunchError, CodegenError: as for `matmul`, for the arguments that decide the plan.
+        LaunchError, CodegenError: an argument that decides the plan is refused, as by `matmul`.
     """
     arrays: dict[str, Any] = {"A": a, "B": b, "C": c, "D": out}
     groups: dict[str, Any] = {}

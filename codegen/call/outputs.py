@@ -39,13 +39,13 @@ functions of the array's library, and the array."""
 def written(
     gemm: GemmProblem, out: Any, others: Mapping[str, Any], new: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """The arrays of all outputs that the kernel stores, by tensor, D first.
+    """The arrays of all outputs that the kernel stores, by the tensors' names, D first.
 
     Args:
         gemm: the problem.
         out: the array that the call passes for D, or None.
-        others: the arrays that the call passes for other outputs, by tensor.
-        new: makes an array for an output that the call leaves out.
+        others: the arrays that the call passes for other outputs, by the tensors' names.
+        new: a function from a tensor's name to a new array, for outputs that the call leaves out.
     """
     given = {"D": out, **others}
     return {name: new(name) if given.get(name) is None else given[name] for name in gemm.stored}
@@ -56,8 +56,8 @@ def returned(gemm: GemmProblem, arrays: Mapping[str, Any]) -> Any:
 
     Args:
         gemm: the problem.
-        arrays: the arrays of all outputs that the kernel stores, by tensor. If D is not among them,
-            the first element of the tuple is None.
+        arrays: the arrays of all outputs that the kernel stores, by the tensors' names. If D is not
+            among them, the first element of the tuple is None.
     """
     others = tuple(arrays[name] for name in gemm.outputs)
     return (arrays.get("D"), *others) if others else arrays["D"]
@@ -72,7 +72,7 @@ def finished(function: EpilogueFunction, found: Any, stream: Any = None) -> Any:
 
     Args:
         function: the epilogue.
-        found: what the kernel returned.
+        found: what the kernel returned: D, or a tuple of D and the other outputs, not reduced yet.
         stream: the stream of the launch; None for the current stream of the array's library.
     """
     if not any(output.reduce for output in function.outputs):

@@ -28,8 +28,8 @@ def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D"
     D may be the same memory as C or another epilogue operand with D's type, shape and strides.
 
     Args:
-        views: the arrays of a call, by tensor.
-        outputs: the tensors that the kernel writes; D comes first.
+        views: the arrays of a call, by the names of tensors.
+        outputs: the names of the tensors that the kernel writes; D comes first.
     """
     for place, output in enumerate(outputs):
         out = views.get(output)

@@ -20,7 +20,7 @@ SCREENED, REPEATS, CLOSE = 2, 6, 1.08
 shortest median are sampled REPEATS more times."""
 FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 4, 12, 1.05
 """At the end the fastest plan is sampled FINAL_REPEATS times, in turn with up to FINALISTS - 1
-others that take at most FINAL_CLOSE times as long."""
+other plans that take at most FINAL_CLOSE times as long."""
 WARMING = 3
 """Number of first samples of each finalist that are dropped, until the GPU has its clock rate under
 load."""

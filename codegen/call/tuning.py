@@ -72,7 +72,7 @@ def find_fastest(
         request: the problem and the device, for which there is a cost model or data-sheet rates.
         bench: starts plans and takes samples of their times.
         compile_all: compiles the kernels of some plans, in parallel.
-        advance: reports progress.
+        advance: called with the current step, the number of plans done, and that of all plans.
 
     Returns:
         The seconds of a launch of each measured plan.

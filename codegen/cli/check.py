@@ -113,7 +113,8 @@ class Check:
     Args:
         error: ‖D - reference‖ / ‖reference‖.
         tolerance: the largest `error` that passes.
-        wrong: number of elements that differ by more than rounding explains.
+        wrong: number of elements of D that differ from the reference by more than rounding
+            explains.
         unwritten: number of elements of D that still have the bits that `poisoned` gave them.
     """
 
@@ -176,7 +177,7 @@ class _Difference:
     unwritten: int = 0
 
     def add(self, matrices: Matrices, alpha: float, beta: float) -> Iterator[int]:
-        """Compare D of one product with the reference by blocks of rows; yield each row count."""
+        """Compare D of one product with the reference; yield the number of rows of each block."""
         a, b, c, d = matrices
         # Products of 8-bit integers are exact in 64-bit floats, as are sums of up to 2^37 of them.
         k, b64 = b.shape[0], b.astype(np.float64)
