@@ -71,14 +71,18 @@ class SwiGLU(torch.nn.Module):
 class GeGLU(SwiGLU):
     """The feed-forward layer of Gemma: `down(gelu(gate(x)) * up(x))`.
 
-    The GELU is approximated by the hyperbolic tangent. Everything else is as for `SwiGLU`.
+    The GELU is approximated by the hyperbolic tangent. The parameters of the layer, the arguments
+    and the names in a `state_dict` are those of `SwiGLU`.
     """
 
     activation = "gelu_tanh"
 
 
 class ReGLU(SwiGLU):
-    """A feed-forward layer `down(relu(gate(x)) * up(x))`; everything else is as for `SwiGLU`."""
+    """A feed-forward layer `down(relu(gate(x)) * up(x))`, otherwise like `SwiGLU`.
+
+    The parameters of the layer, the arguments and the names in a `state_dict` are the same.
+    """
 
     activation = "relu"
 

@@ -282,7 +282,7 @@ class SendPartial(Operation):
     The flag's new value is 1 + the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
-        slot: the dimension that numbers workspace slots.
+        slot: the dimension that numbers workspace slots, each of which holds one partial sum.
         accumulator: the name of the accumulator that is written.
         turn: if several workgroups write the slot one after another, the dimension that numbers
             them; else ''.
@@ -302,10 +302,10 @@ class SendPartial(Operation):
 
 @dataclass(frozen=True)
 class ReceivePartial(Operation):
-    """Wait for a slot's flag, add the slot's partial sum to the accumulator, then clear the flag.
+    """Wait for a workspace slot's flag, add its partial sum to the accumulator, clear the flag.
 
     Args:
-        slot: the dimension that numbers workspace slots.
+        slot: the dimension that numbers workspace slots, each of which holds one partial sum.
         accumulator: the name of the accumulator to which the partial sum is added.
         turn: if several workgroups write the slot one after another, the dimension that numbers
             them: the operation waits until the flag is 1 + the index along `turn`. Else ''.
@@ -320,7 +320,7 @@ class ReceivePartial(Operation):
 
 @dataclass(frozen=True)
 class AwaitPartial(Operation):
-    """Wait until a slot's flag is not 0, then decrement the flag.
+    """Wait until the flag of a workspace slot is not 0, then decrement the flag.
 
     `SendPartial` sets the flag to the number of readers, and each reader decrements it once. After
     this operation the workgroup may read the slot any number of times, with `AddPartial`.
@@ -333,7 +333,7 @@ class AwaitPartial(Operation):
 
 @dataclass(frozen=True)
 class AddPartial(Operation):
-    """Add a slot's partial sum to the accumulator, after an `AwaitPartial` of the slot."""
+    """Add a workspace slot's partial sum to the accumulator, after `AwaitPartial` of the slot."""
 
     slot: str
     accumulator: str = "acc"
@@ -348,7 +348,7 @@ class AccumulatePartial(Operation):
     Several workgroups may add to one slot at the same time, in any order; the flag counts them.
 
     Args:
-        slot: the dimension that numbers workspace slots.
+        slot: the dimension that numbers workspace slots, each of which holds one partial sum.
         accumulator: the name of the accumulator that is added to the slot.
         turn: the dimension that numbers the workgroups which add to the slot.
     """
@@ -362,12 +362,12 @@ class AccumulatePartial(Operation):
 
 @dataclass(frozen=True)
 class CollectPartial(Operation):
-    """Wait until all workgroups have added to a slot, and add the slot to the accumulator.
+    """Wait until all workgroups have added to a workspace slot; add it to the accumulator.
 
     The slot and its flag are zero afterwards. The workgroups add with `AccumulatePartial`.
 
     Args:
-        slot: the dimension that numbers workspace slots.
+        slot: the dimension that numbers workspace slots, each of which holds one partial sum.
         accumulator: the name of the accumulator to which the slot is added.
         turn: the dimension that numbers the workgroups which add to the slot. The
             index along this dimension is the number of the first of these workgroups.

@@ -189,8 +189,9 @@ class Structure:
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
         """The dimensions of a class that are no upstream operand of any edge.
 
-        The dimensions are ordered depth first from the tensors. So if a pass adds an edge from one
-        of them to a new dimension, the new dimension takes the old one's position in the result.
+        The dimensions are ordered depth first from the tensors. So if a pass adds an edge from a
+        dangling dimension to a new dimension, the new dimension takes the position of the dangling
+        one in the result.
         """
         ends = (d for d in self._depth_first if d.id not in self._below)
         return tuple(d for d in ends if isinstance(d, kind))

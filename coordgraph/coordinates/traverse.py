@@ -310,7 +310,7 @@ def _plan(
 ) -> list[Edge]:
     """The edges to evaluate for the targets, in an order in which each reads only earlier results.
 
-    The function keeps its own stack, because graphs can be deeper than Python's recursion limit.
+    A loop with a stack replaces recursion: graphs can be deeper than Python's recursion limit.
     """
     path: list[Edge] = []
     done: set[str] = set(start)

@@ -48,7 +48,7 @@ def derive(
     *,
     forward: bool = False,
 ) -> Derivation:
-    """Derive the index along a dimension, edge by edge; see `KernelGraph.explain`."""
+    """Derive the index along the dimension `wanted`, edge by edge, from the indices in `at`."""
     direction = Direction.FORWARD if forward else Direction.REVERSE
     point = read_point(graph, at or {})
     ranges = graph.parameters.ranges()
