@@ -281,7 +281,7 @@ class Pass(ABC):
         A PassError whose message begins with the text of the pass is raised again unchanged.
 
         Args:
-            where: the step that runs in this context, for the message.
+            where: what runs in this context, as a phrase for the error message.
         """
         try:
             yield

@@ -96,7 +96,7 @@ def check_graph(
 
 
 def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the checks to run; None as `names` gives those that run by default.
+    """The names of the checks to run; None as `names` gives the checks that run by default.
 
     Raises:
         VerifyError: `names` contains a name that is not the name of a check for graphs of this

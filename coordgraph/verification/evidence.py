@@ -90,8 +90,9 @@ LIMITS = {
 FEWEST = 4
 """The number of launches that are examined even if their total cost exceeds `Limits.total`."""
 LARGE = 20_000
-"""A cost limit that replaces `Limits.cost` for two kinds of launches: launches with sizes above a
-constant in the graph's formulas, and the single launch of a graph that has no cheaper launch."""
+"""A limit on the cost of a launch (estimated number of events in its trace) that replaces
+`Limits.cost` for two kinds of launches: launches with sizes above a constant in the graph's
+formulas, and the single launch of a graph that has no cheaper launch."""
 OVERHEAD = 200
 """The smallest cost of a k tile in the interpreter, in loaded elements; it stands for the overhead
 of an operation on a small tile."""

@@ -219,10 +219,10 @@ class _Path:
     """The edges of one access to a tensor, from the tensor to the indices of loops and hardware.
 
     Args:
-        proofs: the proofs of the graph.
+        proofs: proves that indices of the graph are inside their dimensions.
         scope: the indices and ranges of symbols that are known where the accessing operation runs.
         values: the index along each dimension of the path.
-        above: for each dimension, the edge that computes its index.
+        above: for each dimension, the edge that computes the index along the dimension.
         guards: the conditions under which the access happens (its index is not padding).
     """
 

@@ -130,8 +130,9 @@ def launch_trace(graph: KernelGraph, launch: Launch) -> Trace:
 def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
     """Yield the features of a trace: one for each output tile, and one for each workgroup.
 
-    The feature of a tile consists of the roles of its segments, and of the approximate numbers of
-    its segments and received partial sums; that of a workgroup, of the kinds of its events.
+    The feature of a tile says whether it has whole, first, middle and final segments, and has the
+    approximate numbers of its segments and received partial sums. The feature of a workgroup has
+    the kinds of its events, such as sends and receives.
     """
     receives = Counter(receive.tile for receive in found.receives)
     for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):

@@ -87,7 +87,7 @@ class _Evaluation:
     """Computes parameters from launch arguments.
 
     Args:
-        needed: the parameters, each after those that its definition reads.
+        needed: the parameters to compute, each after the parameters that its definition reads.
     """
 
     def __init__(self, needed: Sequence[Parameter]) -> None:

@@ -69,7 +69,7 @@ class Sum:
     """The sum of two terms. `Sum.of` sorts the terms, so `Sum.of(a, b)` equals `Sum.of(b, a)`.
 
     Args:
-        terms: the two terms, sorted by their text.
+        terms: the two symbolic sums that are added, sorted by their text.
     """
 
     terms: tuple[Term, Term]
@@ -89,7 +89,7 @@ class Unordered:
     """The sum of terms that workgroups add atomically, in an order that differs between runs.
 
     Args:
-        terms: the terms, sorted by their text.
+        terms: the symbolic sums that are added, sorted by their text.
     """
 
     terms: tuple[Term, ...]
@@ -125,7 +125,7 @@ def summation_orders(
         code: the program of a scheduled graph.
         values: the values of all parameters and the entries of all tables, by name.
         most_steps: the largest number of loop iterations of one workgroup; None for no limit.
-        budget: counts the loop iterations of all workgroups; None for no limit.
+        budget: limits the loop iterations of all workgroups together; None for no limit.
 
     Raises:
         EvaluationError: the graph is wrong, or loops have too many iterations.

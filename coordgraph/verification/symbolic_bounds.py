@@ -69,7 +69,8 @@ class SymbolicBounds:
         ranges: known bounds of the symbols.
         definitions: the expression that each defined parameter equals.
         uppers: further upper bounds of symbols, which `ranges` does not have.
-        effort: the budget of all proofs together; None for no limit.
+        effort: the number of inequalities that all proofs together may ask `ranges` to prove; None
+            for no limit.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class Measurements:
 
         Args:
             paths: JSON files, optionally compressed by gzip.
-            device: the constants of the device on which the times were measured.
+            device: the cost model's constants of the device on which the times were measured.
 
         Raises:
             OSError, ValueError, KeyError: a file cannot be read, or has another format.
@@ -209,8 +209,8 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
     Args:
         measured: the measured times of plans.
-        first: constants of the device, with known values of properties such as the number of SMs,
-            and first guesses of the constants to fit.
+        first: the cost model's constants of the device: known values of properties such as the
+            number of SMs, and first guesses of the constants to fit.
 
     Raises:
         ImportError: scipy is not installed.

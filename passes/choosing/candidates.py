@@ -59,7 +59,7 @@ NARROWEST = 32
 
 
 class Kernels(Protocol):
-    """A set of kernels to which candidates can be limited; `KernelFamily` implements it."""
+    """A set of kernels to which candidate plans can be limited; `KernelFamily` implements it."""
 
     @property
     def tilings(self) -> frozenset[tuple[int, ...]]:
@@ -299,7 +299,7 @@ def _cut(
     Args:
         problem: the problem.
         size: `extents(…)`: number of products `l`, `m`, `n`, `k`, and whether groups divide m or k.
-        device: the constants of the device.
+        device: the cost model's constants of the device.
         columns: the tilings (tile and cluster) to select from.
         large_clusters: whether the tilings have clusters of more than two CTAs.
         any_tiles: whether to keep tilings with clusters of more than two CTAs even if there are

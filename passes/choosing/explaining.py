@@ -163,8 +163,8 @@ def explain(
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device, or its data-sheet rates; None for the constants of the
-            measured H200.
+        device: the cost model's constants of the device, or its data-sheet rates; None for the
+            constants of the measured H200.
         count: number of plans to list.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.

@@ -125,8 +125,8 @@ def choose_family(
     """Select at most `count` kernels for sizes in some ranges.
 
     Args:
-        problem: the element types and layouts; its sizes are ignored.
-        device: the constants of the cost model for the device.
+        problem: a problem with the element types and layouts; its sizes are ignored.
+        device: the cost model's constants of the device.
         ranges: the ranges of sizes.
         count: the largest number of kernels; selection ends earlier if no further kernel lowers the
             predicted times.
@@ -172,8 +172,8 @@ def losses_of(
 
     Args:
         family: the kernels, in the order of selection.
-        problem: the element types and layouts; its sizes are ignored.
-        device: the constants of the cost model for the device.
+        problem: a problem with the element types and layouts; its sizes are ignored.
+        device: the cost model's constants of the device.
         sizes: the sizes (m, n, k); to judge a family, pass sizes that did not select it.
         reads_c: whether the epilogue reads C.
 

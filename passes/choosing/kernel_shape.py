@@ -74,7 +74,7 @@ class Shape:
         """Compute the fields: columns with one entry for each plan of the table.
 
         Args:
-            t: problems and plans.
+            t: a table with one problem and one plan in each row.
             larger: if `t` has the small tiles of kernels with two tile sizes, the shape of the
                 macro tiles, which use the same warpgroups and pipeline stages; else None.
         """
@@ -230,7 +230,7 @@ class Shape:
         """Extent along n of the TMA boxes in which D is stored; see `BoxedStore`.
 
         Args:
-            t: problems and plans.
+            t: a table with one problem and one plan in each row.
             columns: number of columns of D that a warpgroup stores.
         """
         narrow, wide = widths(columns.astype(int))
@@ -245,7 +245,7 @@ class Shape:
         leaving too few stages; see `BoxedStore.all`.
 
         Args:
-            t: problems and plans.
+            t: a table with one problem and one plan in each row.
             box: number of columns of a TMA box of D.
         """
         found = one = self._stages(t, box)
@@ -264,7 +264,7 @@ class Shape:
         """Number of pipeline stages that fit in shared memory together with the buffers for D.
 
         Args:
-            t: problems and plans.
+            t: a table with one problem and one plan in each row.
             box: number of columns of D that a warpgroup has buffers for, in elements of 16 bits.
         """
         beside = self.consumers * t.turns * MMA_M * box * STORED_BYTES * self._boxed

@@ -218,7 +218,7 @@ def pinned_kinds(cut: Tiled, segments: int) -> Iterator[Kind]:
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Candidate plans that only `tune=True` measures; see `TUNED` and `SPLITS`."""
+    """Candidates that only `tune=True` measures: schedules in `TUNED`, and grids from `SPLITS`."""
     yield from (kind for kind in unusual_kinds(cut) if kind.schedule in TUNED)
     if not cut.counted:
         return

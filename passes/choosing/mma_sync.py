@@ -106,7 +106,7 @@ def _suits(t: Table, s: MmaShape, slots: Column, piece: Column) -> Flag:
     """For each plan, whether it fits the GPU and the problem.
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         s: how each plan's tiles are divided among warps and pipeline stages.
         slots: number of workgroups that the GPU runs at the same time.
         piece: number of workgroups that share each tile; 0 for plans that do not fix this number:

@@ -106,10 +106,10 @@ class MmaShape:
 
 
 def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
-    """The predicted seconds of each plan.
+    """The predicted seconds of each plan of a table on a GPU, by term of the cost model.
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         g: the published rates and sizes of the GPU.
         shape: how the plans' tiles are divided among warps and pipeline stages; None computes this.
     """

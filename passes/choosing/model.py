@@ -74,7 +74,8 @@ class Part:
 
     Attributes:
         rows: row numbers, in the table of all plans, of the plans that have tiles of this shape.
-        table: these plans only; the columns `tile_m` and `tile_n` have the extents of this shape.
+        table: problems and plans of `rows`; the columns `tile_m` and `tile_n` have the extents of
+            this shape.
         shape: how the lowering divides tiles of this shape.
         tiles: number of tiles of this shape.
         iterations: number of iterations on such tiles of the workgroup with most work.
@@ -113,11 +114,11 @@ class Counts:
 
 
 def cost(given: Table | Counts, c: Constants) -> Cost:
-    """The predicted seconds of each plan.
+    """The predicted seconds of each plan of a table on a device, by term of the cost model.
 
     Args:
         given: a table of plans, or its work counts.
-        c: the constants of the device.
+        c: the cost model's constants of the device.
     """
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
@@ -210,9 +211,9 @@ def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
     divide k (0 for other plans).
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
-        c: the constants of the device.
+        c: the cost model's constants of the device.
     """
     stored_bytes = s.rows * s.columns * t.out_bytes
     # If a row of D begins inside a 32-byte sector, the L2 cache must write a part of the sector,
@@ -230,10 +231,10 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
     """(seconds of the longest fix-up of a workgroup, bytes of all partial sums of the launch).
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
         w: the largest work counts of any workgroup, such as iterations, of each plan.
-        c: the constants of the device.
+        c: the cost model's constants of the device.
     """
     counts = w.counts
     send = c.send_seconds + s.partial_bytes / c.send_rate
@@ -265,7 +266,7 @@ def _few(readers: Column, c: Constants) -> Flag:
 
     Args:
         readers: number of CTAs that read A and B.
-        c: the constants of the device.
+        c: the cost model's constants of the device.
     """
     return 2 * readers <= c.processors
 
@@ -283,7 +284,7 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
 
     Args:
         s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
-        c: the constants of the device.
+        c: the cost model's constants of the device.
         crowded: whether more than half of the SMs are busy, so that two SMs share a path to the L2
             cache.
     """

@@ -34,8 +34,9 @@ chosen without a fixed order of additions."""
 SEGMENTS = tuple(schedule.splits for schedule in PINNED)
 """Numbers of segments of k that are tried, in addition to 1."""
 GAIN = 1.05
-"""A fixed order of additions with more segments of k is chosen only if its mean speed (see
-`Prediction.mean`) is more than GAIN times that of the order with fewer segments."""
+"""A fixed order of additions with more segments of k is chosen only if its predicted speed (the
+geometric mean over the m of `ROWS`) is more than GAIN times that of the order with fewer
+segments."""
 
 
 @dataclass(frozen=True)

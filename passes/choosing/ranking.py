@@ -95,7 +95,7 @@ def choices(
     Args:
         problem: the problem, with values for m, n and k; if groups divide an axis, its value is the
             sum of the groups' extents.
-        device: the constants of the device; None for those of the measured H200.
+        device: the cost model's constants of the device; None for those of the measured H200.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers; see `candidates`.
@@ -153,7 +153,7 @@ def rank(
 
     Args:
         problem: the problem, with values for m, n and k.
-        device: the constants of the device; None for those of the measured H200.
+        device: the cost model's constants of the device; None for those of the measured H200.
         count: largest number of plans to return.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C; large tiles leave no registers for elements of C.

@@ -69,7 +69,7 @@ def search(
     Args:
         table: the candidates: plans of one problem.
         predicted: the seconds of each plan that the cost model predicts.
-        device: the constants of the device for which the seconds were predicted.
+        device: the cost model's constants of the device for which the seconds were predicted.
         measure: the function that measures plans; it is called with a few plans at a time.
         first: plans of the table to measure before all others, unless they are predicted to take
             more than FAR times the shortest predicted time; at most the first FIRST_BATCH of them.

@@ -79,7 +79,7 @@ class Similarity:
 
         Args:
             table: plans of one problem.
-            device: the constants of the device.
+            device: the cost model's constants of the device.
             scales: standard deviations and correlation lengths of the cost model's errors.
         """
         self.scales = scales

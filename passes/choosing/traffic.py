@@ -66,7 +66,7 @@ def traffic_of(
     reuses the data of the wave before it as far as the cache still holds them.
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         s: each plan's numbers of output tiles, and of iterations of a tile.
         grid: number of resident workgroups.
         asked: bytes that all workgroups request from the L2 cache.
@@ -125,7 +125,7 @@ def _streamed(
     tiles of a column.
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         tiles_m, tiles_n: number of output tiles along m and n.
         a, b: bytes of A and of B.
         asked: bytes that all workgroups request from the L2 cache.

@@ -44,7 +44,8 @@ class Work:
         """Count the work of every plan.
 
         Args:
-            t: problems and plans; a plan without a grid has as many workgroups as are resident.
+            t: a problem and a plan per row; a plan without a grid has as many workgroups as are
+                resident.
             tiles: number of output tiles of all products of a batch together.
             depth: number of iterations of an output tile.
             slots: number of workgroups that can be resident at the same time.
@@ -81,7 +82,7 @@ class Work:
 
     @property
     def streamed(self) -> Column:
-        """Largest number of iterations of one workgroup in loops over segments of k ranges."""
+        """Most iterations of one workgroup in loops that may compute only a part of a tile's."""
         return self.rounds * self.counts.streamed
 
     @property
@@ -104,7 +105,7 @@ class Work:
         fraction (area of the small tile / area of the macro tile) of an iteration.
 
         Args:
-            t: problems and plans.
+            t: a table with one problem and one plan in each row.
             tiles: number of output tiles of all products of a batch together.
         """
         pieces = np.where(t.divided, t.tile_m * t.tile_n / np.maximum(t.small_m * t.small_n, 1), 1)
@@ -116,7 +117,7 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
     """The work counts of every plan, counted once for plans with equal schedule and sizes.
 
     Args:
-        t: problems and plans.
+        t: a table with one problem and one plan in each row.
         tiles: number of output tiles of all products of a batch together.
         depth: number of iterations of an output tile.
         grid: number of workgroups.

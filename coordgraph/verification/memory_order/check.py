@@ -38,8 +38,9 @@ MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
 graph fixes make every launch larger, no launch is simulated."""
 MOST_WORKGROUPS = 24
-"""Limit on the workgroups (CTAs) of the simulated launch in which two clusters more than there are
-pipeline stages share an output tile. If they had more CTAs, fewer clusters share it; at least 3."""
+"""Largest number of CTAs of the simulated launch in which all clusters compute parts of one output
+tile. The launch has two clusters more than the kernel has pipeline stages, or fewer to keep this
+limit, but at least 3."""
 SHOWN = 3
 """Largest number of counterexamples that the verdict lists."""
 

@@ -93,7 +93,7 @@ class Log:
     """The events of a simulated launch.
 
     Args:
-        facts: memory, threads and clusters of the graph.
+        facts: what the graph declares about memory, threads and clusters.
         events: the events by number; number 0 is the end of all earlier launches.
         foreign: (event as an integer with one set bit, workgroup) for each access to the shared
             memory of `workgroup` by TMA, by wgmma or by a thread of another workgroup.
@@ -123,7 +123,7 @@ def value_of(step: Step, number: int, name: str, agent: Agent) -> int:
     Args:
         step: the step that has the effect.
         number: the position of the effect in `step.effects`.
-        name: the name of the operand, such as `place`.
+        name: the name of the operand, such as `place` for the index of a barrier or flag.
         agent: the simulated thread.
     """
     found = step.values[number, name]

@@ -50,7 +50,7 @@ class Machine:
     """Simulates threads, mbarriers, flags, barriers and asynchronous operations of a launch.
 
     Args:
-        facts: memory, threads and clusters of the graph.
+        facts: what the graph declares about memory, threads and clusters.
         agents: the simulated threads of all workgroups.
         early: arrivals that an earlier simulation of the launch could not assign to one phase, see
             `Mbarrier`.

@@ -75,7 +75,7 @@ def find_races(entries: Iterable[Entry], facts: Facts) -> None:
 
     Args:
         entries: the accesses of a simulated launch, in order.
-        facts: memory, threads and clusters of the graph.
+        facts: what the graph declares about memory, threads and clusters.
 
     Raises:
         Violation: two accesses race, or an access leaves its memory.
@@ -152,7 +152,7 @@ def _shadows(uses: list[_Use]) -> dict[Home, _Shadow]:
 def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
     """Check that a memory access races with no earlier access to its elements, then record it.
 
-    It is recorded in the shadow memory: the last write and the later reads of each element.
+    The shadow memory has the last write and the later reads of each element of a memory.
     """
     count = use.size // shadow.unit
     affordable(count * use.first.size, f"the elements of {use.home[0]} that one step accesses")
