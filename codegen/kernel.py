@@ -107,7 +107,7 @@ class Kernel(ABC):
         offsets: Any = None,
         **operands: Any,
     ) -> Any:
-        """Compute D and return it; the class's docstring describes the arguments."""
+        """Compute D from A, B and C and return it; see the docstring of `Kernel` for arguments."""
 
     def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
         """Whether a call with these arrays and scalars neither compiles nor loads code.

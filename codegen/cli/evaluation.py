@@ -93,7 +93,7 @@ def known_scope(
     edge (tensors).
 
     Args:
-        graph: the graph.
+        graph: the graph of the kernel.
         at: for each known coordinate, by name: the text of its value on the command line; None
             keeps the coordinate a symbol.
         direction: the direction in which coordinates are derived.

@@ -148,7 +148,7 @@ def _rows(count: int) -> Iterator[int | None]:
 
 
 def _bar(trace: Trace, workgroup: int, busiest: int) -> Text:
-    """The row of a workgroup; the width of a segment is in proportion to its iterations.
+    """A workgroup's row of the timeline; a segment's width is in proportion to its iterations.
 
     `busiest`, the number of iterations of the busiest workgroup, fills the whole width.
     """

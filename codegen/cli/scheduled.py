@@ -164,11 +164,11 @@ def from_file(problem: Problem, how: Scheduling, source: str) -> Scheduled:
 
     Args:
         problem: the options of the problem; the graph decides types, layouts and fixed sizes.
-        how: the options of the schedule, which the graph replaces.
+        how: the options for schedule and plan; none may be given, since the graph replaces them.
         source: the file, or `-` for stdin.
 
     Raises:
-        typer.BadParameter: an option is given that the graph decides.
+        typer.BadParameter: an option contradicts the graph, or gives a schedule, batch or groups.
         ParseError: the file is no graph.
         PassError: the graph is not scheduled, or is lowered already.
     """

@@ -255,8 +255,9 @@ def _report(
         target: the target; a scheduled graph is lowered for a GPU only if no checks are named.
         level: how thoroughly to check.
         checks: the names of the checks to run; None runs all checks for the graph's level.
-        sizes: the launch of `graph` to examine, as for `KernelGraph.check`; None chooses launches.
-            The launches of the lowered graph are always chosen.
+        sizes: the launch of `graph` to examine: the value of each launch argument and the entries
+            of each table, by name; if None, the checks choose small launches. For the lowered graph
+            they always do.
     """
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report

@@ -307,7 +307,7 @@ class Expressions:
         return result
 
     def _exact(self, exprs: tuple[Expr, ...], ranges: Ranges) -> tuple[list[Number], int]:
-        """The values of `exprs`, widened to the width of the widest; and this width in bits."""
+        """The values of `exprs`, all widened to one width, and that width in bits."""
         numbers = [self.number(e, ranges) for e in exprs]
         bits = 64 if self.widest else max(map(self._bits, numbers))
         return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits

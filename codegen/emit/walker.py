@@ -189,7 +189,7 @@ class Walker:
     # The following methods emit counters: values in stack slots that operations increment.
 
     def emit_Counter(self, node: Node, op: Counter) -> None:
-        """Emit a counter that starts at 0, and the operations of its body, which may advance it."""
+        """Emit a counter that starts at 0, and the node's body, whose operations may advance it."""
         slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
         self.builder.store(ir.Constant(I32, 0), slot)
         self.values[self.graph.coordinates.symbol(op.dim)] = slot
@@ -252,7 +252,7 @@ class Walker:
     def last_ticket(self, node: Node, count: Expr) -> ir.Value:
         """Emit `count` - 1, 32-bit: the largest value of an atomic counter that hands out tickets.
 
-        The increment of this value sets the counter back to 0.
+        If the counter has this value, the next increment sets the counter back to 0.
         """
         value = node.scope.resolve(count - 1)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)

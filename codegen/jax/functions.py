@@ -75,7 +75,7 @@ def matmul(
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _product(a: Any, b: Any, transpose_a: bool, transpose_b: bool, kind: Any) -> Any:
     """The product of two arrays of two or more axes, of element type `kind`."""
-    # If all matrices of a batch A are multiplied by one B, join those of A to one tall matrix.
+    # If all matrices of a batch A are multiplied by one B, join the batch to one tall matrix.
     if b.ndim == 2 and a.ndim > 2 and not transpose_a:
         rows = a.reshape(-1, a.shape[-1])
         return _product(rows, b, False, transpose_b, kind).reshape(*a.shape[:-1], -1)
@@ -98,7 +98,7 @@ def _backward(
         if transpose_a
         else _product(grad, b, False, not transpose_b, a.dtype)
     )
-    # One B for all matrices of A: join those of A, and those of grad, to one tall matrix each.
+    # One B for all matrices of A: join the batch A, and the batch grad, to one tall matrix each.
     if b.ndim == 2 and a.ndim > 2 and not transpose_a:
         a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
     of_b = (

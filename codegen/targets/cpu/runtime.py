@@ -48,7 +48,7 @@ WORKGROUPS_PER_THREAD = 2
 """Number of workgroups that a launch has for each thread, if neither the schedule nor the caller
 sets the number of workgroups."""
 BRIEF = 0.01
-"""Seconds: a launch is brief if the last launch with the same parameters took less time than this.
+"""A launch is brief if the last launch with the same parameters took less than `BRIEF` seconds.
 
 A brief launch also uses the caller's thread, although Ctrl-C cannot interrupt the kernel there. Any
 other launch leaves the main thread free for Ctrl-C, and uses one more pool thread instead. That

@@ -96,7 +96,8 @@ class Builder:
         self._text: str | None = None
         """The graph as text, for cache keys; None if its kernels must not be cached on disk.
 
-        The reason is a class from outside this library, or a graph that has no text form.
+        Kernels are not cached if the graph or a lowering pass has a class from outside this
+        library, or if the graph has no text form.
         """
         if cache.cacheable(graph, lowering, *self.lowerings):
             with suppress(VerifyError):  # a graph that cannot be written as text is not cached
@@ -307,7 +308,7 @@ class Builder:
 
         Args:
             where: the GPU.
-            variant: the variant.
+            variant: the variant to compile: access widths, lowering, and whether it reads C.
             key: the cache key under which the PTX is stored; None stores nothing.
         """
         self.generated = True

@@ -190,7 +190,7 @@ class CudaKernel(Kernel):
 
     @property
     def located_code(self) -> tuple[tuple[str, int], ...]:
-        """The lines of the kernel's PTX, each with the number of the operation it came from."""
+        """The lines of the kernel's PTX, each with the preorder number of its graph operation."""
         return self.program().located_ptx
 
     def __call__(

@@ -365,7 +365,7 @@ class FragmentWalker(Walker):
         return known[key][0]
 
     def _if_given(self, tensor: str, guard: Any) -> Any:
-        """The condition that `guard` is true and that the launch passes an optional operand."""
+        """The condition that `guard` is true and the launch passes the optional operand."""
         symbol = index_symbol(read_of(tensor))
         there = self.expressions.condition(equal(symbol, 1), self.ranges)
         if isinstance(guard, bool):
