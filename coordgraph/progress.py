@@ -102,7 +102,7 @@ def _sender(
             to the slot one after another, the operation also names the sender's position (turn) in
             this order.
         further: a number that is added to the turn: 1 gives the next sender to the same slot.
-        known: the ranges of symbols; by default those in the operation's scope.
+        known: the ranges of symbols; by default the ranges in the operation's scope.
     """
     ranges, bound = known or node.scope.ranges, node.op.bindings
     values = {
@@ -115,7 +115,7 @@ def _sender(
 
 
 def _live(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes and their descendants, without those in branches whose condition is never true."""
+    """The nodes and their descendants, except nodes in branches whose condition is never true."""
     for node in nodes:
         yield node
         decided = node.condition if isinstance(node.op, If) else None

@@ -56,8 +56,8 @@ class Accumulators:
         """For each output tile, the workspace slots of its partial sums that the workgroup waited
         for."""
         self._taken: dict[str, list[int]] = {}
-        """The workspace slots that were added to each accumulator since it was last set to zero, by
-        accumulator name."""
+        """The workspace slots whose partial sums were added to an accumulator since it was last
+        zeroed, by accumulator name."""
 
     def zero(self, name: str) -> None:
         """Check that the workgroup may zero the accumulator `name` now, and record that it does."""

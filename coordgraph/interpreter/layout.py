@@ -19,7 +19,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def read_strides(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
-    """Set the launch parameters that are strides of `tensor`, in elements, to those of `array`.
+    """Set the launch parameters for strides of `tensor`, in elements, to the strides of `array`.
 
     Without an array, or if the array does not have the tensor's fixed strides, such as stride 1
     along a row, the tensor is taken to have no gaps; `laid_out` then copies the array.

@@ -56,7 +56,7 @@ def record_steps(
         graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
         parameters: a value for every launch argument, by name. Arguments whose smallest value is 0,
             such as `read_c` and the strides of a batch, may be left out and are then 0.
-        tables: the entries of the tables that the graph reads, by name, as for `trace`.
+        tables: the entries of the tables that the graph reads, by name, such as `offsets`.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
@@ -320,7 +320,7 @@ class _Walk:
             work: the operation that sums.
             lanes: the numbers of the workgroups.
             at: the values of `Work.iteration` at the first of these k tiles: the tile numbers of A,
-                those of B, and a flag, which is 0 if the tile of A or of B is padding, else 1.
+                the tile numbers of B, and 0 if the tile of A or of B is padding, else 1.
             count: the number of k tiles.
         """
         self.remember(work, lanes, at)

@@ -116,7 +116,7 @@ def _interpreted(
     resident: int | None,
     trace: bool,
 ) -> Result:
-    """Run a graph as `interpret` does; `epilogue` has all operands of the epilogue, also c."""
+    """Run a graph on numpy arrays; `epilogue` has all operands by name, c, alpha and beta too."""
     code = program(graph)
     given = with_defaults(graph.gemm.epilogue, epilogue)
     arrays, numbers, values = bind(graph, factors, given, parameters, tables)

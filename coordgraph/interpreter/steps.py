@@ -78,7 +78,7 @@ class Work:
         return self._elements[user.id]
 
     def solution(self, user: Dimension) -> Solution:
-        """Expressions for an element's offset in tensor `user`, and its guard: it is no padding."""
+        """An element's offset in tensor `user`, and the condition that it is no padding."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
         return self._solutions[user.id]

@@ -140,7 +140,7 @@ class Snapshot:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One pass of a graph's history: its text, and the graph before and after it."""
+    """One pass of a graph's history: the pass as text, and the graph before and after the pass."""
 
     text: str
     before: Snapshot
