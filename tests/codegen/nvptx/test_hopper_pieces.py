@@ -139,7 +139,8 @@ def received(
 ) -> Array:
     """The element of the partial sums that each register gets, by rank, thread and register number.
 
-    TMA loads a run of partial sums into a stage, and the consumers load their registers from it.
+    TMA loads contiguous partial sums from the workspace slot number `slot` into a stage, from which
+    the consumers load their registers. `turn` selects one of the ping-pong warpgroups.
     """
     ranks, found = owners(this), list[Array]()
     for copy, read, (steps, vectors) in zip(copies, reads, in_steps(this, copies), strict=True):

@@ -23,7 +23,10 @@ def expected(torch: Any, x: Any, weight: Any, bias: Any = None, activation: str 
 
 
 def check_gradients(torch: Any, ours: Any, theirs: Any, given: list[Any], **close: Any) -> None:
-    """Compare results, and gradients of a weighted sum of them, with respect to `given`."""
+    """Compare the results of `ours` and `theirs` for the arguments `given`, and their gradients.
+
+    The gradients are those of a randomly weighted sum of a result's elements.
+    """
     found, right = ours(*given), theirs(*given)
     torch.testing.assert_close(found, right, **close)
     weights = torch.randn_like(right)
@@ -74,7 +77,7 @@ def test_gradients(torch: Any, activation: str, recompute: bool):
 def test_operator(
     torch: Any, make: Make, operator: str, activation: str, batch: tuple[int, ...], biased: bool
 ):
-    """Gradients of matrices and batches agree with finite differences, also second ones."""
+    """First derivatives, and second ones except relu's, agree with finite differences."""
     op = getattr(torch.ops.coordgraph, operator).default
     given = [make(*batch, 3, 4), make(*batch, 4, 6), *([make(6)] if biased else [])]
 

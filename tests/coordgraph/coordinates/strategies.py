@@ -250,7 +250,7 @@ def diagonal(draw: st.DrawFn) -> Case:
 
 
 def trial_of(case: Case) -> Trial:
-    """The edge, sizes and tables by which `Trial` tests an edge's laws.
+    """The edge with its sizes and tables, for tests that `reverse` and `forward` are inverse.
 
     A `Concatenate` is tested only at upstream indices that lie inside a part.
     """

@@ -38,7 +38,8 @@ def blocks(
     """A coordinate graph whose edge `Concatenate` numbers the elements of all groups consecutively.
 
     A group is a row-major block of rows x columns x k elements. The edge relates `group`, `row`,
-    `column` and `k` to the number `all`; the arguments are the sizes of these dimensions.
+    `column` and `k` to the element's number `all`. The arguments are the sizes of the five
+    dimensions, `whole` that of `all`; None is an unknown size.
     """
     with CoordinateGraph().edit() as e:
         for name, size in zip((*PARTS, "all"), (groups, rows, columns, k, whole), strict=True):
