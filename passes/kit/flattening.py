@@ -31,7 +31,8 @@ def number_of(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> Expr:
 
     Args:
         graph: a graph without a schedule.
-        dimensions: tile-number dimensions, such as `graph.dangling`.
+        dimensions: dimensions that number tiles along m, n or k, or that number groups, such as
+            `graph.dangling`.
 
     Raises:
         PassError: a tile number has no size, and no table gives the total.
@@ -44,7 +45,7 @@ def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> 
 
     Args:
         graph: a graph without a schedule.
-        numbers: the tile numbers that count output tiles.
+        numbers: the dimensions that number output tiles.
 
     Raises:
         PassError: a dimension has no size, and no table gives the total.
@@ -70,7 +71,7 @@ def flatten_iterations(
     Args:
         e: the editor of `graph`.
         graph: a graph without a schedule: no edge computes its tile numbers.
-        numbers: the tile numbers to connect.
+        numbers: the dimensions that number output tiles, which are connected.
         below: the id of an existing dimension whose size is `number_of_iterations(…)`.
     """
     flatten_into(e, (*numbers, graph.coordinates[accumulation_loop(graph).dim]), below)

@@ -89,7 +89,7 @@ class Scatter:
         Args:
             e: the kernel being built.
             workgroups: the number of workgroups that may have partial sums of tiles.
-            below: the dimension that counts these workgroups.
+            below: the dimension that numbers the workgroups that may have partial sums.
             accumulator: the element type of the sums.
             ends: whether each workgroup has two slots; if False, each has one slot, and the first
                 edge is `slot --PassThrough--> peer`.

@@ -37,7 +37,7 @@ def depth_is_data(graph: KernelGraph) -> bool:
 
 @dataclass(frozen=True)
 class TileWork:
-    """The operations on one output tile: its main loop, and those before and after the loop.
+    """The operations on one output tile: its main loop, and operations before and after the loop.
 
     A schedule inserts `whole()` into its own loops if one workgroup computes a tile alone, and
     `part(…)` if a workgroup computes some of the tile's iterations.
@@ -98,7 +98,7 @@ class TileWork:
 
         Args:
             dim: the dimension that counts these iterations, from 0.
-            stop: the number of these iterations.
+            stop: the number of iterations of this part of the tile.
             after: operations that end the part, such as sending its sums to the tile's owner.
             first: operations to run before the accumulation; they may read the coordinates in
                 `located`.

@@ -157,7 +157,7 @@ def applied(
     conditional.
 
     Args:
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         stage: the stage of the epilogue.
         fragment: the name of the accumulator.
         registers: the unrolled coordinates whose indices select a vector of registers.
@@ -308,7 +308,7 @@ class Accumulator:
         """Apply every stage of an epilogue to every vector of the accumulator.
 
         Args:
-            gemm: the problem.
+            gemm: the matrix product: element types, extents, layouts and epilogue.
             op: the epilogue.
             width: number of elements of an operand or output, adjacent in a row of D, that one
                 access may move.
@@ -322,7 +322,7 @@ class Accumulator:
         """Apply one stage of an epilogue to every vector of the accumulator.
 
         Args:
-            gemm: the problem.
+            gemm: the matrix product: element types, extents, layouts and epilogue.
             stage: the stage of the epilogue.
             width: number of elements of an operand or output, adjacent in a row of D, that one
                 access may move.

@@ -25,7 +25,7 @@ def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
     the same arguments.
 
     Args:
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         family: `mma.sync` or `wgmma`.
     """
     found = dtype(gemm.dtype).instruction(family)
@@ -37,7 +37,7 @@ def no_instruction(gemm: GemmProblem, family: str) -> str | None:
     """Why `mma.sync` (or `wgmma`) cannot multiply A by B and store D; None if it can.
 
     Args:
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         family: `mma.sync` or `wgmma`.
     """
     kind = dtype(gemm.dtype)

@@ -45,7 +45,7 @@ def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
 
     Args:
         c: the coordinate graph under construction.
-        tiling: the tiles of one shape.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
         inner: number of columns of one part of B (the columns of one sum) that are multiplied
             before columns of the next part.
 

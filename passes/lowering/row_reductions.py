@@ -50,7 +50,7 @@ def exchange_bytes(gemm: GemmProblem, rows: int, warps: int, turns: int = 1) -> 
     """Bytes of shared memory through which warps combine their reductions of rows.
 
     Args:
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         rows: number of rows of a workgroup's part of a tile.
         warps: number of warps that divide the columns of the tile.
         turns: number of warpgroups that compute different tiles.
@@ -71,7 +71,7 @@ class RowLayout:
         row: the coordinate of the row in a workgroup's part of the tile.
         turn: 1-tuple of the coordinate that numbers warpgroups which compute different tiles; ()
             if all warps of the workgroup compute one tile.
-        turns: number of these warpgroups.
+        turns: number of warpgroups that compute different tiles; 1 if all compute one tile.
     """
 
     rows: tuple[str, ...]
@@ -88,9 +88,9 @@ class RowReductions:
 
     Args:
         c: the coordinate graph under construction, with the accumulator's coordinates.
-        gemm: the problem.
-        tiling: the tiles.
-        layout: where the elements of a row of D are.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
+        layout: the registers, lanes and warps that hold the elements of a row of D.
         barrier: the barrier among the threads that hold the accumulator.
     """
 

@@ -80,9 +80,9 @@ class ScatterLowering:
             self.c.add(Unroll(f"{BATCH}.{width}.peer", Integer(width)))
 
     def lower(self, body: Body, by: Callable[[Body], Body] = lambda body: body) -> Body:
-        """Lower the operations of a reduce-scatter in `body`; keep all other operations.
+        """Lower the operations of a reduce-scatter in `body`: sends, waits, loops over shares.
 
-        They are sends, waits, and loops over a tile's shares (parts that one workgroup finishes).
+        A share is a part of a tile that one workgroup finishes. All other operations are kept.
 
         Args:
             body: operations of the scheduled graph.

@@ -1,4 +1,4 @@
-"""Dynamic loops on GPUs: one thread takes a ticket, and passes it to the others in shared memory.
+"""Dynamic loops on GPUs: one thread takes a ticket, which the other threads read.
 
 A ticket is the value of a counter in device memory, and says which output tile is next. The thread
 takes the ticket after the main loop of a tile, and stores it after the epilogue, so that the
@@ -78,7 +78,7 @@ def fetched(take: TakeTicket | None) -> Body:
 
 
 def without_ticket(loop: DynamicFor) -> tuple[Body, TakeTicket]:
-    """Split the body of a dynamic loop into (all its other operations, its `TakeTicket`)."""
+    """(body of a dynamic loop without its `TakeTicket` operation, this `TakeTicket`)."""
     (take,) = (op for op in loop.body if isinstance(op, TakeTicket))
     return tuple(op for op in loop.body if op is not take), take
 

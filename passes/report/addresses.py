@@ -1,4 +1,4 @@
-"""The report's section on addresses: how each index follows from others, with an example."""
+"""The report's section on addresses: how each index follows from other indices."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Alternative:
     utilisation: float
 
     def as_data(self, base: float) -> dict[str, Any]:
-        """The alternative as plain data for JSON; the entry `change` is seconds / `base` - 1."""
+        """Plain data for JSON; `change` is the change of the time, relative to `base` seconds."""
         return {
             "name": self.name,
             "option": self.option,
@@ -189,7 +189,7 @@ def _answer(busy: float, of_peak: float) -> str:
     """`Yes`, `Mostly` or `No`: whether the GPU is busy.
 
     Args:
-        busy: the utilisation; see `BUSY`.
+        busy: the utilisation: the fraction of time in which workgroups multiply tiles of D.
         of_peak: the fraction of the tensor cores' peak that is reached.
     """
     if busy >= BUSY and of_peak >= PEAK_BUSY:

@@ -17,13 +17,13 @@ OF_WORK = ("workgroup", "product", "m", "n")
 
 
 def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool = True) -> None:
-    """Raise an error if the workgroups, output tiles or k tiles of a timeline are not a launch's.
+    """Raise an error if a timeline has other workgroups, output tiles or k tiles than a launch.
 
     Events without an output tile or a range of k tiles are not compared.
 
     Args:
-        events: the events of a measured run, as in the report's data.
-        steps: what every workgroup of the launch does.
+        events: the events of a measured run as columns, by name, such as `workgroup`.
+        steps: the steps of every workgroup of the launch, such as main loops.
         complete: False if records were dropped, so that events of the last tiles may be missing.
 
     Raises:
@@ -67,8 +67,8 @@ def _extents(steps: Steps, *, padding: bool) -> dict[str, int]:
     """Numbers of workgroups, products, and tiles along each axis of a launch, by name.
 
     Args:
-        steps: what every workgroup of the launch does.
-        padding: whether tiles of padding count.
+        steps: the steps of every workgroup of the launch, such as main loops.
+        padding: whether tiles that are entirely padding are counted.
     """
     kept = steps.kind == StepKind.MULTIPLY
     if not padding:
@@ -87,7 +87,7 @@ def _check_work(recorded: Mapping[str, np.ndarray[Any, Any]], steps: Steps) -> N
 
     Args:
         recorded: the workgroup and the output tile of each recorded main loop, as columns.
-        steps: what every workgroup of the launch does.
+        steps: the steps of every workgroup of the launch, such as main loops.
     """
     kept = steps.kind == StepKind.MULTIPLY
     known = set(zip(*(getattr(steps, name)[kept].tolist() for name in OF_WORK), strict=True))

@@ -44,7 +44,7 @@ class Subject:
         problem: the launch arguments by name, such as `m`, `n` and `k`.
         machine: the GPU on which the launch is simulated, or its name.
         tables: the entries of the tables that the graph reads, such as `offsets`.
-        kernel: the cluster shape and the number of consumers with which the graph is compiled.
+        kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
         title: the schedule or the plan as text; '' for the names of the graph's passes.
         measured: the timeline of a real launch, or None.
         lowered: the graph lowered for a target, or None.

@@ -57,7 +57,7 @@ def limit_of(
     Args:
         busy: the fraction of time, averaged over slots for resident workgroups, in which tiles of D
             are multiplied.
-        seconds: the time of the launch.
+        seconds: the time of the launch, in seconds.
         simulation: the simulated run of the same launch.
         peak: operations per second of the machine's tensor cores.
         modelled: seconds of the cost model's bounds `dram`, `l2` and `power`; if empty, `dram` and

@@ -1,4 +1,4 @@
-"""Rows of a measured timeline, one for each SM, numbered like those of a simulated timeline.
+"""Rows of a measured timeline, one for each SM, numbered like rows of a simulated timeline.
 
 In the simulation, row i runs workgroup i first; a GPU assigns workgroups to SMs in another order.
 """

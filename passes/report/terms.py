@@ -45,7 +45,7 @@ def terms(
         graph: the scheduled graph.
         given: the launch arguments.
         simulation: the simulated run of the launch.
-        kernel: the cluster shape and the consumers of the kernel.
+        kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
         runs: report data of the simulated run and, if there is one, of the measured run.
 
     Returns:

@@ -46,10 +46,10 @@ class Engine:
     """Simulates one launch of a schedule.
 
     Args:
-        steps: what every workgroup does.
+        steps: the steps of every workgroup, such as main loops, sends and stores.
         works: for each tile shape, the seconds and bytes of work on one tile.
         machine: the GPU.
-        kernel: the cluster shape and the consumers with which the graph is compiled.
+        kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
         setup: seconds from the launch until workgroups start, and from then until they multiply.
         traffic: computes the bytes that main loops request from the L2 cache and read from DRAM.
         dynamic: whether workgroups take output tiles from a counter: the first one that has
@@ -189,7 +189,7 @@ class Engine:
 
         Args:
             workgroup: the number of the workgroup.
-            step: the first step.
+            step: the index of the first step to simulate.
             time: when this step begins, now or in the future.
         """
         kinds, seconds, times = self.kinds, self.seconds, self.times

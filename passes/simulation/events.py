@@ -97,7 +97,7 @@ class Times:
     except for a step whose begin is stored.
 
     Args:
-        steps: what every workgroup does.
+        steps: the steps of every workgroup, such as main loops, sends and stores.
 
     Attributes:
         begin: by step, when a main loop begins, or when the wait of a receiving step ends.

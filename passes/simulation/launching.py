@@ -74,7 +74,7 @@ def simulate(
             out: then as many workgroups are launched as the GPU runs at the same time.
         machine: the GPU, or the name of one of `MACHINES`, such as `H200`.
         tables: the entries of the tables that the graph reads, by name, such as `offsets`.
-        kernel: the cluster shape and the number of consumers with which the graph is compiled; by
+        kernel: the cluster shape, and whether the consumers are cooperative or ping-pong; by
             default one CTA computes a tile, and its warpgroups compute it together.
 
     Raises:
@@ -104,8 +104,8 @@ class Launch:
 
     Args:
         graph: the scheduled graph.
-        kernel: the cluster shape and the number of consumers of the kernel.
-        steps: what every workgroup does.
+        kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
+        steps: the steps of every workgroup, such as main loops, sends and stores.
         sizes: m, n and k of each product; one row if all products have the same sizes.
         products: number of products.
         workspace_bytes: bytes of memory for partial sums and flags.
@@ -142,7 +142,7 @@ class Launch:
             machine: the GPU; it determines the number of workgroups if the launch arguments do not
                 contain it.
             tables: the entries of the tables that the graph reads, by name.
-            kernel: the cluster shape and the number of consumers of the kernel.
+            kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
             instructions: the instructions that multiply, `wgmma` or `mma.sync`.
         """
         given, tables = dict(problem), tables or {}
@@ -205,7 +205,7 @@ class Launch:
         """Simulate the launch; return the engine that did, and the events.
 
         Args:
-            loops: the main loops of the launch.
+            loops: the k tiles that each main loop of the launch reads, and their bytes.
             works: for each tile shape, the seconds and bytes of work on one tile.
             machine: the GPU.
             setup: seconds from the launch and from the start of a workgroup until it multiplies.

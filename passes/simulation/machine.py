@@ -111,7 +111,7 @@ class Machine:
         """The model of a Hopper GPU, made from the fitted constants of the cost model.
 
         Args:
-            c: the constants.
+            c: the cost model's constants of the GPU.
             figures: further fields of `Machine`, such as `start_seconds`, which no constant gives.
         """
         return cls(

@@ -196,7 +196,7 @@ class Traffic:
     """Simulates memory traffic: bytes requested from the L2 cache, and bytes read from DRAM.
 
     Args:
-        loops: the main loops of the launch.
+        loops: the k tiles that each main loop of the launch reads, and their bytes.
         capacity: bytes of A and B that the L2 cache holds.
         merged: share of requests that the L2 cache merges if neighbouring SMs request the same data
             at the same time.
@@ -213,7 +213,7 @@ class Traffic:
         # One tuple for each main loop needs fewer CPU cache lines than a list for each column.
         rows = zip(*(column.tolist() for column in loops.requests), strict=True)
         self.loops = dict(zip(loops.steps.tolist(), rows, strict=True))
-        """For each main loop, by its step: its k tiles, panels and bytes (`MainLoops.requests`)."""
+        """For each main loop, by its step: its k tiles and their bytes (`MainLoops.requests`)."""
 
     def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[int, float, float]:
         """Request the k tiles of a main loop, which begins.

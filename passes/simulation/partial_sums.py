@@ -30,7 +30,7 @@ class PartialSums:
     another have consecutive numbers.
 
     Args:
-        steps: what every workgroup does.
+        steps: the steps of every workgroup, such as main loops, sends and stores.
 
     Attributes:
         blocked: the waits for partial sums whose time of sending is not known yet, by workgroup.

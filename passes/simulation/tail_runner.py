@@ -31,7 +31,8 @@ class TailRunner:
     Args:
         tables: what is known of the launch before the simulation, such as seconds of each step.
         times: when steps begin and end, which this class sets.
-        timers: the events in the future (see `UniformEngine`), to which events are added here.
+        timers: the events in the future, such as the begin of a main loop (see `UniformEngine`);
+            this class adds events.
         started: a list to which the engine appends an element whenever a workgroup starts; only its
             length is used here.
         workgroups: number of workgroups that have steps.

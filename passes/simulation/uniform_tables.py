@@ -97,7 +97,7 @@ class Outcomes:
             row: values of the kind: the number of k tiles; per k tile the bytes of A and B that are
                 requested, bytes of A and B that are read if they are not cached, and bytes stored.
             a, b: 0 if the L2 cache holds the k tiles, 1 if not, 2 if a neighbour requests them.
-            merged: share of requests that the L2 cache merges in the last case.
+            merged: share of requests that the L2 cache merges if a neighbour requests the k tiles.
         """
         count, asked_a, asked_b, bytes_a, bytes_b, stored = row
         asked = asked_a * (1 - merged * (a == 2)) + asked_b * (1 - merged * (b == 2))
@@ -197,8 +197,8 @@ class UniformTables:
     """All that `UniformEngine` knows of a launch before the simulation, as arrays.
 
     Attributes:
-        steps: what every workgroup does.
-        loops: the main loops.
+        steps: the steps of every workgroup, such as main loops, sends and stores.
+        loops: the k tiles that each main loop reads, and their bytes.
         ranges: the ranges of k tiles that the main loops read.
         outcomes: bytes that each kind of main loop requests from the L2 cache and reads from DRAM,
             for each state of the cache (k tiles of A and of B cached or not).
@@ -222,8 +222,8 @@ class UniformTables:
         """Make the tables of a launch with one tile shape.
 
         Args:
-            steps: what every workgroup does.
-            loops: the main loops.
+            steps: the steps of every workgroup, such as main loops, sends and stores.
+            loops: the k tiles that each main loop reads, and their bytes.
             work: the seconds and bytes of work on one tile.
             merged: share of requests that the L2 cache merges if neighbouring SMs request the same
                 data at the same time.

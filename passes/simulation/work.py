@@ -82,7 +82,7 @@ class Setup:
 
         Args:
             machine: the GPU.
-            kernel: the cluster shape and the consumers of the kernel.
+            kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
             divisions: number of integer divisions that a workgroup executes before its first load.
         """
         c, clustered = machine.constants, prod(kernel.cluster) > 1
@@ -159,7 +159,7 @@ def tile_works(
         graph: the scheduled graph.
         sizes: `m`, `n` and `k` of a product, on average if products differ.
         machine: the GPU.
-        kernel: the cluster shape and the number of consumers with which the graph is compiled.
+        kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
     """
     if machine.constants is not None:
         return _hopper(graph, sizes, machine, machine.constants, kernel)

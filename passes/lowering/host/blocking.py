@@ -87,7 +87,7 @@ class Block:
 
         Args:
             c: the coordinate graph under construction.
-            gemm: the problem.
+            gemm: the matrix product: element types, extents, layouts and epilogue.
             t: the tiles to divide into register blocks.
         """
         m, n, k = t.shape

@@ -128,9 +128,9 @@ class Buffers:
 
     Args:
         c: the coordinate graph under construction.
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         block: the register block for tiles of this shape.
-        tiling: the tiles of one shape.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
         instruction: the name of the multiply-add instruction.
         share: whether the operations are on a share of a tile in a reduce-scatter: one row of
             register blocks.
@@ -350,8 +350,8 @@ def _within(
 
     Args:
         scope: the coordinates that are known where the operations run.
-        tiling: the tiles of one shape.
-        gemm: the problem.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         pieces: the lowered operations, with the tensors whose tile numbers they need.
     """
     coordinates = scope.coordinates
@@ -404,7 +404,7 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
 
     Args:
         scope: the coordinates that are known where the operations on the tile run.
-        tensor, axis: the axis of a tensor.
+        tensor, axis: the name of a tensor, and the number of its axis.
         tile, index: the coordinates that number the tiles along the axis, and the elements of a
             tile.
 

@@ -98,7 +98,7 @@ class WarpGrid:
 
         Args:
             c: the coordinate graph under construction.
-            gemm: the problem.
+            gemm: the matrix product: element types, extents, layouts and epilogue.
             a, b: the tiles of A and B.
             part: the register coordinate that numbers the sums of one element of D; '' if the
                 epilogue has one sum.

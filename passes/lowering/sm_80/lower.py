@@ -163,7 +163,7 @@ class LowerToTensorCores(Pass):
 
         Args:
             graph: the scheduled graph.
-            shapes: extents of the tiles in m, n and k; None means those of the graph.
+            shapes: extents of the tiles in m, n and k; None means the tile shapes of the graph.
         """
         shapes = shapes or [tiling.summed for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
@@ -364,7 +364,7 @@ def _after(op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: in
 
     Args:
         op: the operation.
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         accumulator: the registers that the operation reads and writes.
         width: number of elements of C and of D that one access moves.
     """

@@ -43,7 +43,7 @@ class Operand:
         tensor: `A` or `B`.
         row_axis: the axis of the tensor (0 or 1) that is strided in memory.
         column_axis: the axis of the tensor (0 or 1) that is contiguous in memory.
-        tiling: the tiles of one shape.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
         kind: the type of the elements. `kind.chunk` elements are 16 bytes: a row of an 8x8 matrix
             of ldmatrix, and the most that one copy moves.
     """
@@ -114,7 +114,7 @@ class Operand:
 
         Args:
             c: the coordinate graph under construction.
-            stages: number of stages of the ring.
+            stages: number of stages of the ring of k tiles in shared memory.
             room: number of elements of this tensor for which each stage has room: those of the
                 largest tile.
         """

@@ -148,7 +148,7 @@ class BoxedOperand(Operand):
 
         Args:
             c: the coordinate graph under construction.
-            stages: number of stages of the ring.
+            stages: number of stages of the ring of k tiles in shared memory.
             room: number of elements of this tensor for which each stage has room: those of the
                 largest tile.
         """

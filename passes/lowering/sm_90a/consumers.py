@@ -61,7 +61,7 @@ class Consumer:
         c: the coordinate graph under construction.
         graph: the scheduled graph.
         tiles: for each shape of macro tiles, their TMA boxes and how they are divided.
-        stages: number of stages of the ring.
+        stages: number of stages of the ring of k tiles in shared memory.
         vector: number of elements of C and of D that one access of a thread moves: 2 or 1.
         reads_c: whether the epilogue adds C if a launch passes it.
         boxes: whether TMA may load operands of the epilogue; if False, threads load them.

@@ -47,7 +47,7 @@ def cuts(
 
     Args:
         graph: the coordinate graph.
-        tiling: the tiles of one shape.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
         tensor: the name of the tensor.
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
@@ -97,7 +97,7 @@ class RowCopy:
     Adjacent lanes copy adjacent 16-byte chunks of a row.
 
     Args:
-        tiling: the tiles of one shape.
+        tiling: the tiles of A, B and D of one shape, and their dimensions.
         rows: number of rows of the box.
         chunks: number of 16-byte chunks of a row.
         width: number of elements of a chunk.

@@ -72,7 +72,7 @@ class Gatherers:
     Args:
         graph: the scheduled graph.
         division: how a macro tile is divided, which decides the numbers of the warps.
-        stages: number of stages of the ring.
+        stages: number of stages of the ring of k tiles in shared memory.
     """
 
     def __init__(self, graph: KernelGraph, division: Division, stages: int) -> None:

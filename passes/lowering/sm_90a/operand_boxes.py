@@ -75,8 +75,8 @@ class OperandBoxes:
         division: how a macro tile is divided over workgroups and warpgroups.
         rooms: number of elements of A and of B that a stage has room for, by the dimension of their
             shared memory.
-        stages: number of stages of the ring.
-        tensors: the names of these operands, which `loaded_by_boxes` returned.
+        stages: number of stages of the ring of k tiles in shared memory.
+        tensors: the names of the operands that TMA loads: the result of `loaded_by_boxes`.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class Fixup(Pieces):
         division: how a macro tile is divided over workgroups and warpgroups.
         rooms: number of elements of A and of B that a stage has room for, by the coordinate of the
             shared memory.
-        stages: number of stages of the ring.
+        stages: number of stages of the ring of k tiles in shared memory.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def no_rows(gemm: GemmProblem, cluster: tuple[int, int, int]) -> str | None:
     """Why workgroups cannot reduce the rows of their tiles; None if they can, or need not.
 
     Args:
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         cluster: numbers of workgroups of a cluster along m, n and k.
     """
     if cluster[N] == 1 or not gemm.row_reductions:

@@ -70,9 +70,9 @@ def divided_tiles(
 
     Args:
         c: the coordinate graph under construction.
-        gemm: the problem.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
         divisions: how tiles of each shape are divided.
-        stages: number of stages of the ring.
+        stages: number of stages of the ring of k tiles in shared memory.
         stores: for tiles of each shape, how TMA stores D; empty to store D from registers.
         maps: the tensor maps that the kernel writes itself.
         gatherers: the warps that gather rows of A, if a table lists the rows' indices.
