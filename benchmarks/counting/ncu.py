@@ -203,7 +203,8 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
     """Run `benchmarks.launches` under ncu; returns the counters by (problem size, plan).
 
     Args:
-        jobs: the input of `benchmarks.launches`.
+        jobs: the element type, layout, target, and the problems with the plans to launch on each:
+            the input of `benchmarks.launches`.
         seconds: the time from now after which no launch starts. Plans that are not launched have no
             entry in the result.
 

@@ -116,7 +116,7 @@ def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
 
 
 def groups_of(found: Iterable[Choice]) -> list[str]:
-    """The groups of shapes of some problems, sorted."""
+    """The names of the groups of shapes that the problems belong to, sorted."""
     return sorted({one.group for one in found})
 
 

@@ -102,7 +102,7 @@ def parse_layer(text: str) -> Layer:
 
 
 class Problem:
-    """The tensors of a layer and its tokens, and the two ways to compute it."""
+    """The tensors of a layer and its tokens; computes the layer by coordgraph and by PyTorch."""
 
     def __init__(self, layer: Layer, tokens: int) -> None:
         import torch

@@ -111,8 +111,9 @@ class Summary:
         problems: the number of problems.
         of_cublas: geometric mean of the speeds relative to cuBLAS.
         of_best: geometric mean of the speeds relative to the faster of cuBLAS and cuBLASLt.
-        least_of_cublas, least_of_best: minima of these speeds.
-        slow: the number of problems whose speed relative to the faster one is below `SLOW`.
+        least_of_cublas, least_of_best: the least speed relative to cuBLAS, and relative to the
+            faster of cuBLAS and cuBLASLt.
+        slow: the number of problems whose speed relative to that faster one is below `SLOW`.
     """
 
     problems: int

@@ -82,8 +82,8 @@ class Residual:
         mean: the geometric mean of r over such plans, less 1. r is measured / predicted time,
             divided by the geometric mean of that ratio over all plans of the same problem. 0.05
             means that, compared with the other plans, such plans take 5 % longer than predicted.
-        plans: the number of such plans, counted once for each problem.
-        problems: the number of problems that have such plans.
+        plans: the number of plans with that value, counted once for each problem.
+        problems: the number of problems that have plans with that value.
     """
 
     name: str

@@ -73,7 +73,7 @@ class Accuracy:
             fastest plan, less 1; the geometric mean over problems with several plans.
         worst: the largest loss of one problem.
         ranked: fraction of pairs of plans of one problem that are predicted in the measured order.
-        pairs: number of these pairs.
+        pairs: number of the pairs of plans from which `ranked` is computed.
     """
 
     rows: int

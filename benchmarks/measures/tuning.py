@@ -177,7 +177,7 @@ def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
 
 
 def record_of(found: Sequence[Replay], sources: Sequence[str], most: int) -> dict[str, Any]:
-    """A JSON record with the regrets of every way to choose a plan, and every problem as a row."""
+    """A JSON record: regrets of `model`, `first 12` and `search`, and every problem as a row."""
     return {
         "kind": "tuning",
         "of": list(sources),
@@ -209,7 +209,7 @@ def table_of(found: Sequence[Replay], most: int) -> RichTable:
 def fit(found: Sequence[Recorded], device: Constants) -> Scales:
     """The standard deviations and correlation lengths of the cost model's errors.
 
-    They have the largest likelihood on recorded plans, with a weak prior around the constants
+    These constants have the largest likelihood on recorded plans, with a weak prior around those
     that the search uses now (`FITTED`).
     """
     from scipy.optimize import minimize

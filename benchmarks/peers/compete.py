@@ -50,7 +50,7 @@ class Entry:
     """The measured times of one contender (kernel or library) on one problem.
 
     Args:
-        contender: the contender.
+        contender: the kernel or library that is timed.
         details: further columns for the record, read right after the contender was prepared.
         sampler: measures the contender's times; None if the contender has a fault.
         fault: the reason why the contender is not timed; '' if it is timed.

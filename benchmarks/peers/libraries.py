@@ -90,7 +90,7 @@ class Triton:
     def prepare(self, problem: Problem) -> Run:
         """Time configurations of the Triton kernel; return a function that runs the fastest.
 
-        They are timed in the fixed order of `configurations`, until this has taken `seconds`.
+        Configurations are timed in a fixed order, until timing has taken `self.seconds` seconds.
         """
         from benchmarks.peers.triton_matmul import Matmul, configurations
 

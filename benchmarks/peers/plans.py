@@ -125,7 +125,7 @@ def compile_for(
     share a kernel.
 
     Args:
-        plans: the plans.
+        plans: the plans whose kernels are compiled.
         gemm: the problem that the kernels compute.
         target: the code generation target: `native`, `sm_80`, …
         step: a function that is called after each plan.

@@ -1,9 +1,9 @@
 """Triton kernel of a batch-invariant product: one tile configuration for all sizes, no split-k.
 
-It follows the description of batch-invariant matrix products in He et al., Defeating Nondeterminism
-in LLM Inference (Thinking Machines Lab, 2025): "compile one kernel configuration and use that for
-all shapes", with whole sums along k. Elements are loaded through masked pointers. Importing this
-module needs Triton.
+The kernel follows the description of batch-invariant matrix products in He et al., Defeating
+Nondeterminism in LLM Inference (Thinking Machines Lab, 2025): "compile one kernel configuration and
+use that for all shapes", with whole sums along k. Elements are loaded through masked pointers.
+Importing this module needs Triton.
 """
 
 from __future__ import annotations

@@ -92,10 +92,10 @@ def best_grid(shape: Shape, tile: Tile, workgroups: int, costs: Costs) -> int:
     many tiles as SMs, the result is the number of SMs.
 
     Args:
-        shape: the problem.
+        shape: m, n and k of the problem.
         tile: elements of the macro tile along m, n and k.
         workgroups: the number of SMs, the largest grid.
-        costs: the durations of a workgroup's steps.
+        costs: the seconds of an iteration, of a `send` and of a `receive`.
 
     >>> costs = Costs(iteration=0.6e-6, send=2.1e-6, receive=1.4e-6)
     >>> best_grid(Shape("", 128, 256, 8192), (128, 256, 64), 132, costs)

@@ -61,8 +61,8 @@ LABELS = {
 """Legend labels by activity. `multiply` is labelled `WHOLE` or `PART`, depending on whether all k
 tiles are summed; any other activity that has no entry is labelled `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
-"""Width and height of a figure in inches; left edge and height of a panel as fractions
-of these."""
+"""Width and height of a figure in inches; left edge of a panel as a fraction of that width, and its
+height as a fraction of that height."""
 
 
 def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:

@@ -105,7 +105,7 @@ def judged_contender(rows: Sequence[Row]) -> str | None:
 def slower_than(rows: Sequence[Row], bound: float) -> list[tuple[float, Row]]:
     """Problems on which coordgraph has less than `bound` times cuBLAS's speed, slowest first.
 
-    Each row comes with its speed relative to cuBLAS; it is 0 if coordgraph was not timed.
+    Each row comes with coordgraph's speed relative to cuBLAS: 0 if coordgraph was not timed.
     """
     judged = judged_contender(rows)
     found: list[tuple[float, Row]] = []

@@ -61,8 +61,8 @@ def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
 def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
     """Draw a map of output tiles for each launch in a results file; yield each SVG file's path.
 
-    The map shows a simulation of the launch. If several workgroups share a tile, each part of it is
-    as wide as its fraction of the tile's k tiles, and is labelled with its workgroup's number. A
+    The map shows a simulation of the launch. If several workgroups share a tile, the part of each
+    is as wide as its fraction of the tile's k tiles, and is labelled with the workgroup's number. A
     map that equals an earlier map is left out.
     """
     from benchmarks.reports.plots import save

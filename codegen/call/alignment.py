@@ -35,10 +35,10 @@ def alignment_of_factors(gemm: GemmProblem, views: Mapping[str, TensorView]) -> 
     """The largest power of two, up to 16, to which A and B are aligned; see `alignment_of`.
 
     If the rows of A are gathered, threads copy them in chunks of 16 bytes, and a chunk that is not
-    whole would bring elements of the gap behind a row. So the length of a row counts, too.
+    whole would bring elements of the gap behind a row. The result is 1 if rows have such a chunk.
 
     Args:
-        gemm: the problem.
+        gemm: the problem, which says whether the rows of A are gathered.
         views: the arrays of a call, by the name of the tensor.
     """
     found = min(alignment_of(views[name]) for name in "AB")

@@ -75,10 +75,11 @@ class Broadcast:
         """Multiply A and B, reshaped for a kernel; return D, whose shape is `self.shape`.
 
         Args:
-            multiply: multiplies matrices, or batches with one batch axis.
+            multiply: a function of A, B, C, D and `scalars` that multiplies matrices, or batches
+                with one batch axis.
             a, b: A and B as the caller gave them.
             c, out: C and D of the shape `self.shape`, or None.
-            scalars: further arguments of `multiply`.
+            scalars: alpha and beta.
 
         Raises:
             LaunchError: C or D has another shape, or D cannot be reshaped without a copy.

@@ -198,7 +198,8 @@ def compile_plan(
         timeline: whether the kernel records its timeline, as for `codegen.compile`.
 
     Raises:
-        CodegenError: no lowering of the target has the plan's options and takes these tensors.
+        CodegenError: no lowering of the target has the options that the plan sets (such as the
+            cluster) and takes tensors with this alignment.
         PassError, VerifyError, ParseError: the plan cannot be applied.
     """
     with collection_paused():
@@ -219,7 +220,8 @@ def _lowering_of(
     The result is None if the plan sets no options.
 
     Raises:
-        CodegenError: no lowering of the target has the plan's options and takes these tensors.
+        CodegenError: no lowering of the target has the options that the plan sets and takes
+            tensors with this alignment.
     """
     refusals: list[str] = []
     for lowering in architecture_of(target).lowerings if target.startswith("sm_") else ():

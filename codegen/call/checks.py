@@ -273,7 +273,7 @@ def tables_of_call(gemm: GemmProblem, offsets: Any, operands: Mapping[str, Any])
     """The tables of integers (offsets of groups, row numbers) that a call passes, by name.
 
     Args:
-        gemm: the problem.
+        gemm: the problem, which says what tables of row numbers there are.
         offsets: the call's argument `offsets`, with a row for each of m, n and k for a list of
             products; None if there are no groups.
         operands: the call's other arrays, among which are the tables of row numbers.

@@ -186,7 +186,7 @@ def run_job(worker: subprocess.Popen[bytes], job: bytes) -> None:
     """Send a job to a process, and wait until the process has answered or ended.
 
     Args:
-        worker: a process of `start_worker`.
+        worker: a process that `start_worker` has started.
         job: a pickled `Job`.
     """
     assert worker.stdin is not None

@@ -20,7 +20,7 @@ class KnownGpu(NamedTuple):
         name: the name of the model, as the driver reports it.
         capability: compute capability times ten: 90 for 9.0.
         processors: number of SMs.
-        others: further names of the model.
+        others: other names of the model that a caller may give.
     """
 
     name: str

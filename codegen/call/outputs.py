@@ -42,7 +42,7 @@ def written(
     """The arrays of all outputs that the kernel stores, by the tensors' names, D first.
 
     Args:
-        gemm: the problem.
+        gemm: the problem, with the names of the outputs that are stored.
         out: the array that the call passes for D, or None.
         others: the arrays that the call passes for other outputs, by the tensors' names.
         new: a function from a tensor's name to a new array, for outputs that the call leaves out.
@@ -55,7 +55,7 @@ def returned(gemm: GemmProblem, arrays: Mapping[str, Any]) -> Any:
     """What a call returns: D, or the tuple (D, other outputs in the order of declaration).
 
     Args:
-        gemm: the problem.
+        gemm: the problem, with the names of the epilogue's outputs besides D.
         arrays: the arrays of all outputs that the kernel stores, by the tensors' names. If D is not
             among them, the first element of the tuple is None.
     """

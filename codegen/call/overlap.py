@@ -76,7 +76,7 @@ def _memory(view: TensorView, offset: int) -> Any:
     """A numpy array with the layout of `view` at a made-up address, which nothing may read.
 
     Args:
-        view: the array.
+        view: the array whose shape and strides are used.
         offset: the bytes to add to the made-up address.
     """
     size = dtype(view.dtype).bytes

@@ -51,7 +51,8 @@ class PlanRequest:
             bytes) of A and B.
         reads_c: whether C is added.
         batches: number of products in a batch, or of groups; the sizes of groups are not known.
-        invariant: whether all plans for these n and k must add in one order along k, whatever m is.
+        invariant: whether all plans for the problem's n and k must add in one order along k, for
+            every m.
     """
 
     gemm: Gemm

@@ -103,7 +103,7 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
-    """Whether a plan adds along k in the order that the request pins; True if it pins none."""
+    """Whether a plan adds along k in the order that a request pins; True if none is pinned."""
     if request.order is None:
         return True
     # `order_in_graph` imports the checks of graphs, which other calls do not need.
