@@ -40,7 +40,7 @@ def edited(before: str, after: str) -> KernelGraph:
 
 
 def replaced(before: str, name: str) -> tuple[str, str]:
-    """A replacement in a graph's text that makes a fault: (old text, new text).
+    """(old text, new text): a replacement in a graph's text, by which a test plants a fault.
 
     The old text `before` is the line of an edge; in the new one the edge reads the table `name`.
     """

@@ -30,7 +30,7 @@ class LoweredFault:
 
     @property
     def check(self) -> str:
-        """The name of the check that must refute the graph."""
+        """The name of the check that must refute the faulty graph."""
         return self.fault.check
 
     @property
@@ -40,7 +40,7 @@ class LoweredFault:
 
     @property
     def schedule(self) -> str:
-        """Text: the pipeline that makes the graph, and the architecture of the lowering."""
+        """Text: the pipeline that schedules the graph, and the architecture of the lowering."""
         return f"{self.fault.schedule} on {self.fault.target}"
 
     def refuted_by(self) -> tuple[str, ...]:

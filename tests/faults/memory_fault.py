@@ -62,14 +62,15 @@ class MemoryFault:
 
     @property
     def target(self) -> str:
-        """The architecture that the graph is lowered for."""
+        """The architecture, `sm_80` or `sm_90a`, that the faulty graph is lowered for."""
         return "sm_80" if self.lowering is None else "sm_90a"
 
     @property
     def kernel(self) -> str:
         """Text after the architecture's name in the table of faults: `, ` and the kernel's feature.
 
-        An example is `, ping-pong`; the text is empty if the kernel has none of these features.
+        Features are a cluster, ping-pong, several products, an epilogue of two sums, or an operand
+        loaded by TMA; the text is empty if the kernel has none.
         """
         found = {
             CLUSTER: "a cluster along m",
@@ -102,7 +103,7 @@ def correct(
     operand: bool = False,
     gemm: tuple[tuple[str, Any], ...] = (),
 ) -> KernelGraph:
-    """The lowered graph without the fault; the macro tile of a workgroup is 64 x 64 x 64."""
+    """A correct lowered graph, before a test plants a fault; workgroups have 64 x 64 x 64 tiles."""
     m, n, k = (1, 1, 1)
     if lowering:
         m, n, k = lowering.cluster_m, lowering.cluster_n, lowering.cluster_k

@@ -146,7 +146,7 @@ class Workers:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)
-        # each memory pool (arena) of the C library reserves 64 MiB of MEMORY
+        # each memory pool (arena) of the C library reserves 64 MiB of the limited address space
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * mmap.PAGESIZE

@@ -48,7 +48,8 @@ class Case:
         tensors: the arguments that are tensors.
         options: the other arguments, by name.
         way: gradients, autocast and other circumstances of the call.
-        ends: for each group of `grouped_mm`, the index after its last one; None without groups.
+        ends: for each group of `grouped_mm`, the end of its range of rows, columns or k; None
+            without groups.
     """
 
     name: str

@@ -53,7 +53,7 @@ class Spec:
         target: name of the target.
         cluster: workgroups of a cluster along m, n and k on sm_90a; None uses the target's default
             lowering.
-        consumers: how warpgroups share tiles, if `cluster` is given; see `LowerToHopper`.
+        consumers: how warpgroups share tiles, if `cluster` is given: `cooperative` or `pingpong`.
         watchdog: whether a workgroup that waits for too long traps. The watchdog's counter needs
             registers, so the largest tiles spill.
     """

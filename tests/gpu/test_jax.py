@@ -71,7 +71,7 @@ def test_products_and_gradients_in_a_program(shape: tuple[int, int, int], transp
 
 
 def test_many_calls_on_the_stream_of_the_program():
-    """In a chain of products and XLA's kernels, each reads the result of the one before."""
+    """In a chain of products and XLA's kernels, each kernel reads the previous kernel's result."""
     from codegen.jax import matmul
 
     a, b = normal(0, 512, 512), normal(1, 512, 512) / 23

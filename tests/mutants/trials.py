@@ -72,9 +72,9 @@ class Workplace:
             mutation: the mutation.
             record: which blocks each quick test executes.
             seconds: limit of the total recorded CPU time of the quick tests; if all would take
-                longer, those whose files are named most like the mutated file are run.
+                longer, only tests in files that are named most like the mutated file are run.
             slow_seconds: CPU time for a sample of the slow tests; 0 runs none.
-            seed: the seed of this sample.
+            seed: the seed by which the sample of slow tests is drawn.
         """
         path = self.folder / mutation.path
         source = path.read_bytes()

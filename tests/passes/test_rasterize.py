@@ -90,8 +90,8 @@ def along_curve(
 ) -> Iterator[tuple[int, int]]:
     """(row, column) of every tile in the order of `Rasterize` along a curve.
 
-    Whole squares of a band are visited along the curve, all other tiles column by column. `width`
-    and `snake` are those of `visited`.
+    Whole squares of a band are visited along the curve, all other tiles column by column. A band
+    has `width` tile rows; with `snake`, every second band is visited from right to left.
     """
     steps = curve(order, width)
     places = list(visited(rows, columns, width, snake))

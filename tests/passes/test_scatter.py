@@ -44,8 +44,8 @@ ONE, SPLIT = STREAMS[0], EVERY[-2]
 def test_every_peer_has_its_shares(name: str, problem: Problem):
     """If p workgroups compute a tile, workgroup t of them finishes the shares t, t + p, t + 2p, …
 
-    For these parts of the tile, workgroup t receives the partial sums of the other workgroups, adds
-    them and stores the result.
+    A share is a part of the tile. For its shares, workgroup t receives the partial sums of the
+    other workgroups, adds them and stores the result.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
@@ -121,7 +121,7 @@ def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
 def test_more_peers_than_shares():
     """If more workgroups compute a tile than it has shares (sets of rows), some store nothing.
 
-    Those workgroups still wait for the partial sums of the others.
+    The workgroups that store nothing still wait for the partial sums of all other workgroups.
     """
     graph, problem = symbolic(ONE), in_tiles(1, 1, 16, 7)
     found = trace(graph, parameters(graph, problem))

@@ -24,7 +24,7 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 31, 33, 64, 100, 257)
 
 
 def paired(pieces: int) -> dict[int, list[int]]:
-    """For each of `pieces` partial sums by number, the numbers of those added to it, in order.
+    """By the number of each of `pieces` partial sums: the partial sums added to it, in order.
 
     Neighbours are paired, then the receivers of these pairs, until one partial sum is left.
     """
@@ -42,7 +42,8 @@ def paired(pieces: int) -> dict[int, list[int]]:
 def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
     """Partial sums of one tile are added in pairs; number 0 is the partial sum of the tile's owner.
 
-    With owner=first they are numbered in the order of the workgroups, with owner=last in reverse.
+    Partial sums are numbered in the order of the workgroups with owner=first, in reverse with
+    owner=last.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, in_tiles(1, 1, pieces, pieces)))

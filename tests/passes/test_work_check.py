@@ -159,7 +159,7 @@ def first_piece_left_out(op: Operation) -> Operation:
 
 
 def waits_first(op: Operation) -> Operation:
-    """A fault: each workgroup waits for the partial sums of all others before it sends its own."""
+    """A fault: a workgroup waits for all other workgroups' partial sums before it sends its own."""
     walks = [x for x in getattr(op, "body", ()) if isinstance(x, For) and x.dim == kit.TILE]
     if isinstance(op, If) and len(walks) == 2:
         others = tuple(x for x in op.body if x not in walks)
@@ -168,8 +168,7 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """A fault: an output tile's operations run in the order of the classes `order`, which is wrong.
-    """
+    """A fault: an output tile's operations run in a wrong order, that of the classes `order`."""
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())

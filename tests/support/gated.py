@@ -23,9 +23,10 @@ def geglu(gate: Any, up: Any, bias: Any, scale: Any, residual: Any) -> Any:
 
 
 def parts_of(columns: Array, parts: str, sums: int = 2) -> list[Array]:
-    """For each of an epilogue's sums of products, the columns of `columns` that belong to it.
+    """For each of an epilogue's `sums` sums of products: the columns of `columns` for this sum.
 
-    `parts` says where these are: `interleaved` (in turn), else one block of columns for each sum.
+    With `parts="interleaved"` columns belong to the sums in turn; otherwise each sum has one block
+    of adjacent columns.
     """
     if parts == "interleaved":
         return [columns[..., part::sums] for part in range(sums)]

@@ -47,7 +47,7 @@ def quick_cases(count: int) -> pytest.MarkDecorator:
 
 
 def mark_slow_cases(items: Iterable[pytest.Item]) -> None:
-    """Mark as `slow` all but the quick ones of the cases of functions with `quick_cases`."""
+    """For each function marked `quick_cases`: mark all cases that are not quick as `slow`."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("quick_cases"):
@@ -76,8 +76,8 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
     files: dict[str, list[str]] = {}
     for name in sorted(names, key=digest):
         files.setdefault(name.partition("::")[0], []).append(name)
-    # The first test of every file is chosen before any file's second test. The others are ordered
-    # by their position in the file's list, divided by the square root of the list's length.
+    # The first test of every file is chosen before any file's second test. All other tests are
+    # ordered by their position in the file's list, divided by the square root of the list's length.
     ranks = {
         name: (number > 0, number / sqrt(len(inside)), digest(name))
         for inside in files.values()

@@ -1,4 +1,4 @@
-"""The mermaid renderer draws the project's diagrams, and raises MermaidError for others."""
+"""The mermaid renderer draws the project's diagrams, and raises MermaidError for broken ones."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_large_tile_costs_as_much_as_the_unit_tiles_that_it_spans():
     """The cost of a launch counts tiles of the smaller shape (4 x 8), also where tiles are larger.
 
     A tile of 2^40 rows spans 2^38 such tiles. So launches with whole large tiles are left out, and
-    those that are traced have few rows of D.
+    the launches that are traced have few rows of D.
     """
     graph = HeterogeneousTiles(small_m=4)(Gemm("bf16").graph((2**40, 8, 4)))
     for launch in small_launches(graph):

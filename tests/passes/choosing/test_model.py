@@ -130,7 +130,7 @@ def test_a_wave_that_is_not_full_costs_a_whole_one():
 
     over, third = loop(133) - loop(132), loop(3 * 132) - loop(2 * 132)
     # One tile in a new wave costs as much as a full wave. Differences of times are compared,
-    # because the first iteration of a launch takes longer than the others.
+    # because the first iteration of a launch takes longer than later iterations.
     assert over == pytest.approx(third)
 
 

@@ -238,7 +238,7 @@ def test_fix_ups_are_partial_sums_of_other_workgroups(schedule: str):
 
 
 def count_paces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows by one whenever a simulation computes the speeds of a set of main loops."""
+    """A list that gets an element whenever a simulation computes speeds of running main loops."""
     computed: list[int] = []
     compute = Paces.compute
 
