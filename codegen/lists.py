@@ -19,7 +19,7 @@ from coordgraph.validation import a_type, whole
 __all__ = ["empty", "offsets", "pack", "unpack"]
 
 Shape = tuple[int, int]
-"""Rows and columns of a matrix."""
+"""Numbers of rows and columns of a matrix."""
 LIBRARIES = ("numpy", "torch", "cupy")
 """The libraries whose matrices `pack` can copy into one vector."""
 

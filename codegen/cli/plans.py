@@ -28,7 +28,8 @@ def explain_choice(
 
     Args:
         problem: the problem with its sizes.
-        device: `cpu` or the name of a GPU; None for the default of `codegen.explain`.
+        device: `cpu` or the name of a GPU; None for the GPU of this machine, else NVIDIA H200, or
+            `cpu` for types and layouts that no GPU multiplies.
         batches: number of products in a batch.
         reads_c: whether C, times beta, is added to the product.
         invariant: whether the bits of a row of D must not depend on m or on the other rows.

@@ -74,7 +74,7 @@ class Scheduled:
         """Compile the graph to a kernel, with the cluster shape of the plan if there is a plan.
 
         Args:
-            target: a target of `codegen.compile`, except `native`.
+            target: the name of a target, such as `cpu` or `sm_90a`, but not `native`.
             reads_c: whether the kernel reads C and adds it.
             instructions: the matrix instructions that the kernel must use; None for any.
             timeline: whether the kernel records its timeline.

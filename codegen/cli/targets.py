@@ -56,7 +56,8 @@ def describe_target(target: str, threads: int | None = None) -> str:
 
     Args:
         target: a target that is not `native`.
-        threads: the number of threads on the CPU; None for the default.
+        threads: the number of threads on the CPU; None for COORDGRAPH_THREADS, else one for each
+            processor.
     """
     if target == "interpreter":
         return "numpy, one workgroup at a time"
@@ -80,7 +81,8 @@ def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | No
     Args:
         kernel: the kernel to launch.
         workgroups: the caller's number of workgroups, or None.
-        threads: the number of threads on the CPU; None for the default.
+        threads: the number of threads on the CPU; None for COORDGRAPH_THREADS, else one for each
+            processor.
     """
     from codegen.targets.nvptx import CudaKernel
 

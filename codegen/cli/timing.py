@@ -69,7 +69,7 @@ def launch(
         out: the array for D.
         repeat: the number of launches to time; None for up to 20 within two seconds.
         progress: called after each launch with the elapsed fraction of the time limit, 0 to 1.
-        given: further arguments of the kernel's call.
+        given: further arguments of the kernel's call, such as `workgroups`.
     """
     if kernel.target.startswith("sm_"):
         return _on_gpu(kernel, inputs, out, repeat, progress, given)
@@ -162,7 +162,7 @@ def traced(kernel: Kernel, inputs: Inputs, out: Array, **given: Any) -> tuple[Ti
         kernel: a kernel that was compiled with `timeline=True`.
         inputs: A, B, C, alpha and beta.
         out: the array for D.
-        given: further arguments of the kernel's call.
+        given: further arguments of the kernel's call, such as `workgroups`.
     """
     scalars = inputs.alpha, inputs.beta
     if not kernel.target.startswith("sm_"):

@@ -28,7 +28,7 @@ class OperationLines:
     """Sets debug locations, so that each LLVM instruction names the operation that it came from.
 
     Args:
-        nodes: the nodes of the kernel's body, in order.
+        nodes: the nodes of the control graph in the kernel's body, in order.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:

@@ -41,7 +41,8 @@ class Facts:
         grid: the number of workgroups of the schedule, as an expression in the parameters.
         floats: (name, type) of each scalar operand of the epilogue; the type is f32 or i32.
         scalars: the integer arguments, as expressions in the parameters.
-        divisors: the divisors that are passed as `Magic` multipliers and shifts.
+        divisors: the divisors that are known only at launch; for each, the host passes a
+            multiplier and a shift (`Magic`).
     """
 
     threads: int
