@@ -411,7 +411,7 @@ class Trace:
                 ends = counts.pop(tile, [])
                 found = sorted((end.share, end.shares) for end in ends)
                 shares = found[0][1] if found else 1
-                if found == [(share, shares) for share in range(shares)]:
+                if len(found) == shares and found == [(share, shares) for share in range(shares)]:
                     continue
                 of = f" of shares {found}" if any(n > 1 for _, n in found) else ""
                 message = f"output tile {tile} has {len(found)} {what}{of}"

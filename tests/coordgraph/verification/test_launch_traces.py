@@ -42,6 +42,15 @@ def test_launches_with_too_many_tiles_are_left_out():
     assert f"; {found.left_out} launches left out" in verdict.detail
 
 
+@pytest.mark.timeout(30)
+def test_a_share_of_very_many_is_refuted_without_listing_them():
+    text = symbolic("stream-k{reduction=scatter}").text()
+    (line,) = (line for line in text.splitlines() if line.startswith("dim fixup.share:"))
+    wrong = parse(text.replace(line, line.replace("size=16", "size=4294967296")))
+    assert wrong.text() != text
+    assert wrong.check().refuted
+
+
 def test_a_large_tile_costs_as_much_as_the_unit_tiles_that_it_spans():
     """The cost of a launch counts tiles of the smaller shape (4 x 8), also where tiles are larger.
 
