@@ -356,7 +356,10 @@ def _here() -> Iterator[Device]:
 def _why_no_times(found: PlanRequest) -> str:
     """A sentence that says why no times are predicted for a plan that a fixed rule has chosen."""
     if found.target == CPU or found.target in modelled():
-        return "No times are predicted: the cost model covers wgmma only."
+        return (
+            "No times are predicted: for this GPU the cost model covers wgmma, and this kernel "
+            "does not use it."
+        )
     return (
         f"No times are predicted: for kernels with mma.sync they are predicted on {_figured()}, "
         "for aligned operands without groups, reductions of rows, several sums or a pinned order "

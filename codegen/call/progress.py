@@ -20,9 +20,16 @@ def progress(title: str) -> Generator[Advance]:
         yield lambda step, done, of: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+    )
 
-    columns = TextColumn(f"{title}: {{task.description}}"), BarColumn(), MofNCompleteColumn()
+    text = TextColumn(f"{title}: {{task.description}}")
+    columns = text, BarColumn(), TaskProgressColumn(), MofNCompleteColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda step, done, of: bar.update(task, description=step, completed=done, total=of)

@@ -119,7 +119,8 @@ def report(
     console = stdout()
     busy = f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}"
     console.print(busy, style="bold", highlight=False)
-    for text in filter(None, (head["limit"]["text"], head["why"], head["advice"])):
+    texts = head["limit"]["text"], head["why"], head["advice"]
+    for text in filter(None, (*texts, found.data["machine"]["instructions"])):
         console.print(text, highlight=False)
     console.print(str(file), style="dim", highlight=False, soft_wrap=True)
 

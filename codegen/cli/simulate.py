@@ -138,8 +138,8 @@ def _code(s: Simulation) -> str:
     if s.machine.constants is None or s.instructions == WARPGROUP_MMA:
         return s.instructions
     return (
-        f"{s.instructions}, since {WARPGROUP_MMA} cannot multiply these tiles; the times below "
-        f"are those of {WARPGROUP_MMA}, which is faster"
+        f"{s.instructions}, since {'; '.join(s.refusals)}; the times below are those of "
+        f"{WARPGROUP_MMA}, which is faster"
     )
 
 

@@ -8,7 +8,7 @@ from coordgraph import KernelGraph, PassError
 from coordgraph.elements import DTYPES, dtype
 from passes.lowering.architectures import Alignment, Lowering, Vectors, architecture_of
 
-__all__ = ["accepting", "check_elements"]
+__all__ = ["accepting", "accepting_with_refusals", "check_elements"]
 
 
 def check_elements(graph: KernelGraph, architecture: str) -> None:
@@ -37,9 +37,17 @@ def check_elements(graph: KernelGraph, architecture: str) -> None:
 def accepting(
     graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
 ) -> Lowering:
+    """The fastest lowering that accepts a graph; see `accepting_with_refusals`."""
+    return accepting_with_refusals(graph, architecture, reads_c=reads_c, **options)[0]
+
+
+def accepting_with_refusals(
+    graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
+) -> tuple[Lowering, tuple[str, ...]]:
     """Find the fastest lowering that accepts a graph, without applying it.
 
-    The tensors are assumed to be aligned to 16 bytes.
+    The tensors are assumed to be aligned to 16 bytes. The second result has, for each faster
+    lowering, a sentence with the reason why that lowering refuses the graph.
 
     Args:
         graph: a scheduled graph.
@@ -63,6 +71,6 @@ def accepting(
         variant = lowering.variant(alignment, reads_c=reads_c)
         made = lowering.configured(lowering.options(architecture, **options), variant)
         if (reason := made.why_not(graph)) is None:
-            return lowering
+            return lowering, tuple(reasons)
         reasons.append(f"{lowering.family} refuses: {reason}")
     raise PassError(f"no lowering to {architecture} accepts the graph: {'; '.join(reasons)}")

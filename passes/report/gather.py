@@ -233,4 +233,15 @@ def _machine(machine: Machine, run: Simulation, kernel: Kernel) -> dict[str, Any
         "slot": "cluster" if cluster > 1 else "SM" if kernel.resident == 1 else "slot",
         "slot_processors": cluster,
         "workgroups": run.steps.workgroups,
+        "instructions": _instructions(machine, run),
     }
+
+
+def _instructions(machine: Machine, run: Simulation) -> str:
+    """A sentence that names the matrix instructions, and says why faster ones are not used."""
+    if not run.refusals:
+        return f"Multiplied by {run.instructions}."
+    found = f"Multiplied by {run.instructions}, since {'; '.join(run.refusals)}."
+    if machine.constants is not None:
+        found += " Simulated times are those of wgmma, which is faster."
+    return found

@@ -20,7 +20,7 @@ from coordgraph.integers import evaluate
 from coordgraph.interpreter.lockstep import Steps, record_steps
 from passes.choosing.device_names import matching
 from passes.choosing.plan import CLUSTER_OPTIONS, Plan
-from passes.lowering.acceptance import accepting
+from passes.lowering.acceptance import accepting_with_refusals
 from passes.simulation.engine import Engine
 from passes.simulation.events import Events
 from passes.simulation.machine import MACHINES, Machine
@@ -95,7 +95,7 @@ def simulate(
     # Garbage collection is paused: it would visit millions of tuples again and again, none of them
     # in a reference cycle, which took a fifth of the time.
     with collection_paused():
-        return Launch.of(graph, problem, machine, tables, kernel, instructions).run(machine)
+        return Launch.of(graph, problem, machine, tables, kernel, *instructions).run(machine)
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class Launch:
             tiles.
         instructions: the instructions that multiply, `wgmma` or `mma.sync`; '' in tests with graphs
             that no lowering accepts.
+        refusals: why faster instructions cannot multiply, a sentence for each.
     """
 
     graph: KernelGraph
@@ -123,6 +124,7 @@ class Launch:
     workspace_bytes: int
     divisions: int
     instructions: str = ""
+    refusals: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -133,6 +135,7 @@ class Launch:
         tables: Mapping[str, Sequence[int]] | None,
         kernel: Kernel,
         instructions: str = "",
+        refusals: tuple[str, ...] = (),
     ) -> Launch:
         """Record the steps of a launch, so that it can be simulated.
 
@@ -144,6 +147,7 @@ class Launch:
             tables: the entries of the tables that the graph reads, by name.
             kernel: the cluster shape, and whether the consumers are cooperative or ping-pong.
             instructions: the instructions that multiply, `wgmma` or `mma.sync`.
+            refusals: why faster instructions cannot multiply, a sentence for each.
         """
         given, tables = dict(problem), tables or {}
         if "workgroups" in graph.parameters and "workgroups" not in given:
@@ -166,7 +170,9 @@ class Launch:
             if tensor.role.workspace
         )
         divisions = divisions_of(graph)
-        return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
+        return cls(
+            graph, kernel, steps, sizes, products, workspace, divisions, instructions, refusals
+        )
 
     def run(self, machine: Machine) -> Simulation:
         """Simulate the launch on a machine; raise `PassError` or `Deadlock` like `simulate`."""
@@ -185,6 +191,7 @@ class Launch:
         return Simulation(
             machine=machine,
             instructions=self.instructions,
+            refusals=self.refusals,
             steps=engine.executed,
             events=events,
             makespan=engine.times.makespan(setup.launch),
@@ -248,8 +255,13 @@ def _check_steps(graph: KernelGraph, steps: int, least: str) -> None:
     )
 
 
-def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str:
-    """The matrix instructions of the kernel for a machine: `wgmma` or `mma.sync`.
+def instructions_of(
+    graph: KernelGraph, machine: Machine, kernel: Kernel
+) -> tuple[str, tuple[str, ...]]:
+    """The matrix instructions of the kernel for a machine, and why faster ones are not used.
+
+    Returns:
+        (`wgmma` or `mma.sync`; for each faster lowering, the reason why it refuses the graph).
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
@@ -266,8 +278,10 @@ def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str
     options: dict[str, Any] = {name: count for name, count in divided if count > 1}
     if kernel.turns > 1:
         options["consumers"] = kernel.consumers
-    found = accepting(graph, machine.architecture, reads_c=kernel.reads_c, **options)
-    return found.instructions
+    found, refusals = accepting_with_refusals(
+        graph, machine.architecture, reads_c=kernel.reads_c, **options
+    )
+    return found.instructions, refusals
 
 
 def product_sizes(
@@ -308,4 +322,4 @@ def plan_launch(gemm: Gemm, plan: Plan, machine: Machine) -> Launch:
     if plan.workgroups is not None:
         given["workgroups"] = plan.workgroups
     kernel = Kernel(plan.cluster, plan.consumers)
-    return Launch.of(graph, given, machine, None, kernel, instructions_of(graph, machine, kernel))
+    return Launch.of(graph, given, machine, None, kernel, *instructions_of(graph, machine, kernel))

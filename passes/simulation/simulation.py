@@ -35,6 +35,7 @@ class Simulation:
         compulsory_bytes: size of A and B in bytes, which at least must be read from DRAM.
         stored_bytes: bytes of D that are stored.
         workspace_bytes: bytes of memory for partial sums and flags.
+        refusals: why faster instructions than `instructions` cannot multiply, a sentence for each.
     """
 
     machine: Machine
@@ -51,6 +52,7 @@ class Simulation:
     compulsory_bytes: float
     stored_bytes: float
     workspace_bytes: int
+    refusals: tuple[str, ...] = ()
 
     @property
     def read_bytes(self) -> float:

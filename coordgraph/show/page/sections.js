@@ -22,6 +22,7 @@ function overview() {
       figure("speed", `${digits(h.flops_per_second / 1e12)} TFLOP/s`, `${percent(h.of_peak)} of the peak of ${digits(h.peak / 1e12)} TFLOP/s`),
       figure("tiles", String(DATA.tiles.count), `${DATA.tiles.shapes.map((s) => s.join("×")).join(", ")}`),
       figure("workgroups", String(m.workgroups), `on ${plural(m.slots, m.slot)}`)),
+    el("p", { class: "small soft", id: "instructions" }, m.instructions),
     el("p", { class: "small soft", id: "peak" }, `Peak: ${h.peak_source}.`));
   const p = DATA.problem;
   const head = el("div", { class: "head" },

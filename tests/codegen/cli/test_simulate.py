@@ -34,7 +34,7 @@ def test_tiles_that_wgmma_cannot_multiply_are_named():
     whole = coordgraph("simulate", *SIZES, "-s", "data-parallel")
     assert "code         wgmma" in whole.out
     small = coordgraph("simulate", *SIZES, "-s", "data-parallel", "--tile", "48x48x32")
-    assert "code         mma.sync, since wgmma cannot multiply these tiles" in small.out
+    assert "code         mma.sync, since wgmma + TMA refuses: tile 48x48x32" in small.out
 
 
 def test_json_has_the_problem_and_the_results():

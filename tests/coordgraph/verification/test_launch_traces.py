@@ -46,7 +46,7 @@ def test_launches_with_too_many_tiles_are_left_out():
 def test_a_share_of_very_many_is_refuted_without_listing_them():
     text = symbolic("stream-k{reduction=scatter}").text()
     (line,) = (line for line in text.splitlines() if line.startswith("dim fixup.share:"))
-    wrong = parse(text.replace(line, line.replace("size=16", "size=4294967296")))
+    wrong = parse(text.replace(line, line.replace("size=4 ", "size=4294967296 ")))
     assert wrong.text() != text
     assert wrong.check().refuted
 
