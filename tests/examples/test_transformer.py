@@ -49,7 +49,8 @@ def test_losses_agree(name: str, bound: float):
 def test_products_of_the_model_are_ours(monkeypatch: pytest.MonkeyPatch):
     """A forward pass calls `multiply` for three products of the layer, and for a last product.
 
-    The fourth product of the layer is gated; its operator calls `multiply` in the backward pass only.
+    The fourth product of the layer is gated; its operator calls `multiply` in the backward pass
+    only.
     """
     import codegen.torch.ops as ops
 
