@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,7 +121,7 @@ def report(
     busy = f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}"
     console.print(busy, style="bold", highlight=False)
     texts = head["limit"]["text"], head["why"], head["advice"]
-    for text in filter(None, (*texts, found.data["machine"]["instructions"])):
+    for text in filter(None, (*texts, _instructions(found.data["machine"]))):
         console.print(text, highlight=False)
     console.print(str(file), style="dim", highlight=False, soft_wrap=True)
 
@@ -140,3 +141,8 @@ def _columns(path: Path) -> Any:
             f"--measured {path}: the file has no JSON object; give one that --events has written"
         )
     return found
+
+
+def _instructions(machine: Mapping[str, Any]) -> str:
+    """A sentence about the matrix instructions, from the report's data about the machine."""
+    return str(machine["fallback"] or f"Multiplied by {machine['instructions']}.")

@@ -233,14 +233,15 @@ def _machine(machine: Machine, run: Simulation, kernel: Kernel) -> dict[str, Any
         "slot": "cluster" if cluster > 1 else "SM" if kernel.resident == 1 else "slot",
         "slot_processors": cluster,
         "workgroups": run.steps.workgroups,
-        "instructions": _instructions(machine, run),
+        "instructions": run.instructions,
+        "fallback": _fallback(machine, run),
     }
 
 
-def _instructions(machine: Machine, run: Simulation) -> str:
-    """A sentence that names the matrix instructions, and says why faster ones are not used."""
+def _fallback(machine: Machine, run: Simulation) -> str:
+    """Sentences that say why no faster matrix instructions are used; '' if there are none."""
     if not run.refusals:
-        return f"Multiplied by {run.instructions}."
+        return ""
     found = f"Multiplied by {run.instructions}, since {'; '.join(run.refusals)}."
     if machine.constants is not None:
         found += " Simulated times are those of wgmma, which is faster."

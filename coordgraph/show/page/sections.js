@@ -22,12 +22,12 @@ function overview() {
       figure("speed", `${digits(h.flops_per_second / 1e12)} TFLOP/s`, `${percent(h.of_peak)} of the peak of ${digits(h.peak / 1e12)} TFLOP/s`),
       figure("tiles", String(DATA.tiles.count), `${DATA.tiles.shapes.map((s) => s.join("×")).join(", ")}`),
       figure("workgroups", String(m.workgroups), `on ${plural(m.slots, m.slot)}`)),
-    el("p", { class: "small soft", id: "instructions" }, m.instructions),
+    m.fallback ? el("p", { class: "small", id: "fallback" }, m.fallback) : null,
     el("p", { class: "small soft", id: "peak" }, `Peak: ${h.peak_source}.`));
   const p = DATA.problem;
   const head = el("div", { class: "head" },
     el("h1", {}, `D = ${p.transpose_a ? "Aᵀ" : "A"} · ${p.transpose_b ? "Bᵀ" : "B"}, ${p.text}, ${p.dtype} to ${p.out_dtype}`),
-    el("p", { class: "soft", style: "margin:0" }, el("code", {}, DATA.schedule), ` on ${m.name}`));
+    el("p", { class: "soft", style: "margin:0" }, el("code", {}, DATA.schedule), ` on ${m.name}, by ${m.instructions}`));
   const node = section("overview", "Overview", "", el("div", { class: "first" }, head, left, right));
   if (h.alternatives.length) node.append(alternativesTable(h));
 }

@@ -150,6 +150,16 @@ def test_proofs_include_those_of_the_compiled_graph():
     assert "memory order (lowered)" in [verdict["check"] for verdict in proofs["verdicts"]]
 
 
+def test_the_instructions_are_named_with_the_reason():
+    graph = DataParallel()(Gemm("bf16").graph((48, 48, 32)))
+    machine = graph.report(m=300, n=300, k=300).data["machine"]
+    assert machine["instructions"] == "mma.sync"
+    assert "since wgmma + TMA refuses: tile 48x48x32" in machine["fallback"]
+    assert machine["fallback"].endswith("Simulated times are those of wgmma, which is faster.")
+    fast = scheduled(DataParallel()).report(m=300, n=300, k=300).data["machine"]
+    assert (fast["instructions"], fast["fallback"]) == ("wgmma", "")
+
+
 def test_a_timeline_of_another_type_is_refused():
     with pytest.raises(VerifyError, match="'measured' has the type int; give a Timeline"):
         scheduled(StreamK()).report(m=300, n=300, k=300, measured=3)
