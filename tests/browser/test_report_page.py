@@ -123,7 +123,7 @@ def test_the_first_view_answers_without_scrolling(opened: Opened):
     assert "of which tensor cores" in opened.text("#limit")
     assert "of the peak of 948 TFLOP/s" in text
     assert "132 SMs × 4096 operations per cycle" in opened.text("#peak")
-    assert "waits for loads included" in text
+    assert "including waits for loads" in text
     assert "limit" in opened.text("#limit")
     assert opened.page.get_attribute("#limit", "class") == "why"
     for selector in (
