@@ -167,11 +167,7 @@ def problem_parameters(
             else "offsets is given, but this kernel has no groups; leave it out, or compile a "
             "kernel of Gemm(grouped=True)"
         )
-    if "D" in views and not gemm.epilogue.stores_d:
-        raise LaunchError(
-            f"argument 'out' is given, but the epilogue {gemm.epilogue.name} does not store D; "
-            "leave it out"
-        )
+    _check_stored(gemm, views)
     for name in ("A", "B"):
         if len((tensor := graph.tensor(name)).shape) != len(views[name].shape):
             raise _wrong_axes(tensor, views[name])
@@ -210,6 +206,15 @@ def problem_parameters(
         given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
         given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
     return given | read
+
+
+def _check_stored(gemm: GemmProblem, views: Mapping[str, TensorView]) -> None:
+    """Raise LaunchError if a call passes an array for a D that the epilogue does not store."""
+    if "D" in views and not gemm.epilogue.stores_d:
+        raise LaunchError(
+            f"argument 'out' is given, but the epilogue {gemm.epilogue.name} does not store D; "
+            "leave it out"
+        )
 
 
 def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[str, int]:
