@@ -94,7 +94,7 @@ def parse_layer(text: str) -> tuple[int, int]:
 
 
 def ratios(rows: Iterable[Row]) -> list[Ratios]:
-    """Time ratios of each problem that codegen.matmul computed with and without `invariant`."""
+    """The speed of the invariant product for each problem whose two times were recorded."""
     times: dict[tuple[int, int, int], dict[str, float]] = {}
     for row in rows:
         if "seconds" in row:

@@ -251,8 +251,8 @@ def _with_epilogue(
     for output in epilogue.outputs:
         if output.reduce and operands.get(output.name) is not None:
             raise LaunchError(
-                f"{output.name} is the output of a reduction of rows, which matmul finishes in an "
-                "array of its own; leave it out, or call a compiled kernel"
+                f"{output.name} is an output that reduces rows, and matmul makes its array; leave "
+                "the argument out, or call a kernel of codegen.compile"
             )
     with_defaults(epilogue, {name: x for name, x in given.items() if name not in outputs})
     arrays = {

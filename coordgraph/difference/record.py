@@ -84,7 +84,11 @@ class Change:
     operation: Place | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """The fields of the change as a dictionary for JSON; empty fields are None or left out."""
+        """The change as a dictionary for JSON.
+
+        The keys `part`, `change`, `before` and `after` are always there, and an empty value is
+        None. Other fields that are empty have no key.
+        """
         found: dict[str, Any] = {"part": self.part, "change": self.kind.name.lower()}
         found |= {"before": self.before or None, "after": self.after or None}
         if self.fields:

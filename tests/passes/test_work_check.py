@@ -201,7 +201,7 @@ def sent_first(op: Operation) -> Operation:
 
 
 def next_tile(op: Operation) -> Operation | Body:
-    """A fault: the epilogue and the store are executed for the tile of another wave."""
+    """Plant a fault in a loop over waves: epilogue and store name the tile of another wave."""
     if isinstance(op, For) and op.dim == "wave":
         at = next(i for i, x in enumerate(op.body) if accumulates(x)) + 1
         wave = If(

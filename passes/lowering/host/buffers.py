@@ -271,7 +271,7 @@ class Buffers:
 
     @property
     def _part(self) -> str:
-        """The coordinate along which the sums of one element of D lie in a register block."""
+        """The coordinate that numbers the sums of products (gate, up) of an element of D."""
         return self.tiling.own("block.vector")
 
     def _sums(self, *body: Operation) -> Body:

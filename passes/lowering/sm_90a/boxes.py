@@ -273,10 +273,10 @@ class BoxedOperand(Operand):
 def in_boxes(columns: Any, element_bytes: Any) -> Any:
     """Number of columns of the TMA boxes that hold `columns` columns of A or B.
 
-    The result is `columns`, rounded up to whole rows of the narrowest box.
+    Boxes are as wide as a multiple of LEAST_ROW_BYTES, so `columns` is rounded up to that width.
 
     Args:
-        columns: number of elements along the contiguous axis, if that axis is not k.
+        columns: number of elements of a tile along the contiguous axis, which must be m or n.
         element_bytes: number of bytes of an element.
 
     Each argument is a number, or an array of numbers.

@@ -251,7 +251,7 @@ def test_pseudocode_shows_the_reduction():
         (
             lambda: codegen.matmul(A, B, epilogue=with_amax, amax=np.zeros(M, np.float32)),
             LaunchError,
-            "amax is the output of a reduction of rows.*leave it out",
+            "amax is an output that reduces rows.*leave the argument out",
         ),
         (
             lambda: codegen.matmul(A, B, epilogue=with_amax, out=np.empty((N, M), np.float32).T),

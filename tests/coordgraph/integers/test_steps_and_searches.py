@@ -161,7 +161,7 @@ def test_two_names_in_one_table():
     assert both.prove_nonnegative(Y - load(T, H))
     assert not both.prove_nonnegative(Y - load(T, G))
     assert not both.prove_nonnegative(X - P * load(T, H))
-    # Giving h a new value drops the facts that h's old search implied; facts about g are kept.
+    # With a new value for the symbol H, facts that follow from H's old value are dropped.
     again = both.with_value(H, other)
     assert again.prove_nonnegative(INSIDE)
     assert not again.prove_nonnegative(Y - load(T, H))

@@ -1,4 +1,4 @@
-"""The tables of `UniformEngine`, and its model of the L2 cache."""
+"""Tests of what the simulator `UniformEngine` computes in advance, and of its L2 cache model."""
 
 from __future__ import annotations
 
