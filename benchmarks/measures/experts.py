@@ -20,9 +20,8 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-from rich.console import Console
 
 import codegen
 from benchmarks.options import (
@@ -32,10 +31,9 @@ from benchmarks.options import (
     command_line,
     require_positive,
 )
-from benchmarks.reports.console import make_console, progress_bars
-from benchmarks.reports.layer_speeds import means, show
-from benchmarks.reports.record import environment, result_path, write
-from benchmarks.timing.ways import OURS, time_ways
+from benchmarks.problems.layers import CHECKED, fault_of, swiglu
+from benchmarks.reports.layer_speeds import measure
+from benchmarks.timing.ways import OURS
 from coordgraph import epilogue as ep
 
 __all__ = ["LAYERS", "Layer", "main", "parse_layer"]
@@ -44,9 +42,6 @@ LAYERS = ("4096x14336x8x2", "2048x768x128x8", "7168x2048x32x4")
 """Layers as HxIxExK: that of Mixtral 8x7B, of Qwen3-30B-A3B, and one with experts as large as
 DeepSeek-V3's."""
 TOKENS = (16, 256, 2048, 8192)
-CHECKED, BOUND = 16, 3e-2
-"""CHECKED: number of tokens whose outputs are compared with a product in f32. BOUND: the largest
-error of an output, as a fraction of the largest output."""
 EAGER = "torch eager"
 
 
@@ -68,12 +63,6 @@ class Layer:
 
     def __str__(self) -> str:
         return f"{self.hidden}x{self.inner}x{self.experts}x{self.chosen}"
-
-
-@ep.epilogue()
-def swiglu(gate: Any, up: Any) -> Any:
-    """The gated activation of an expert's first product."""
-    return ep.silu(gate) * up
 
 
 @ep.epilogue(weight="m")
@@ -124,6 +113,7 @@ class Problem:
         self.weights = self.router.flatten()[order]
         self.scattered = torch.empty(tokens * layer.chosen, layer.hidden, device="cuda")
         self.scattered = self.scattered.to(torch.bfloat16)
+        self.ways = {OURS: self.ours, EAGER: self.eager}
 
     def ours(self) -> Any:
         """The layer by two kernels of coordgraph and a sum."""
@@ -161,8 +151,7 @@ class Problem:
                 gate, up = (self.first[expert].float() @ x).chunk(2)
                 inner = torch.nn.functional.silu(gate) * up
                 exact[token] += self.router[token, number] * (self.second[expert].float() @ inner)
-        error = float((found - exact).abs().max() / exact.abs().max())
-        return None if error <= BOUND else f"the largest error is {error:.3g} of the largest output"
+        return fault_of(found, exact)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -183,33 +172,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> None:
-    """Time all layers; writes the record after each one."""
-    import torch
-
-    from benchmarks.timing.budget import TimeBudget
-
-    path = result_path(options.results, record)
-    jobs = [(layer, tokens) for layer in options.layers for tokens in options.tokens]
-    with progress_bars(console) as progress:
-        task = progress.add_task("layers", total=len(jobs))
-        budget = TimeBudget(options.time_limit, len(jobs))
-        for layer, tokens in jobs:
-            name = f"{layer}, {tokens} tokens"
-            progress.update(task, description=name)
-            problem = Problem(layer, tokens)
-            ways = {OURS: problem.ours, EAGER: problem.eager}
-            row = time_ways(ways, problem.fault, options, budget.next_deadline())
-            record["rows"].append({"name": name, **row})
-            record["means"] = means(record["rows"])
-            write(path, record)
-            del problem, ways
-            torch.cuda.empty_cache()
-            progress.advance(task)
-    show(record["rows"], "mixture of experts", console)
-    console.print(f"written to {path}", highlight=False, soft_wrap=True)
-
-
 def main() -> None:
     """Run `python -m benchmarks experts`."""
     made = parser()
@@ -219,10 +181,12 @@ def main() -> None:
 
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
-    record: dict[str, Any] = {**environment("experts"), "means": {}, "rows": []}
-    measure(options, record, make_console())
-    if wrong := [f"{row['name']}: {row['faults']}" for row in record["rows"] if row["faults"]]:
-        sys.exit("\n".join(wrong))
+    jobs = {
+        f"{layer}, {tokens} tokens": partial(Problem, layer, tokens)
+        for layer in options.layers
+        for tokens in options.tokens
+    }
+    measure("experts", "mixture of experts", jobs, options)
 
 
 if __name__ == "__main__":

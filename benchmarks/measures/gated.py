@@ -18,9 +18,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
-
-from rich.console import Console
 
 import codegen
 from benchmarks.options import (
@@ -31,12 +30,10 @@ from benchmarks.options import (
     command_line,
     require_positive,
 )
+from benchmarks.problems.layers import CHECKED, fault_of, swiglu
 from benchmarks.problems.shapes import Shape, parse_shape
-from benchmarks.reports.console import make_console, progress_bars
-from benchmarks.reports.layer_speeds import means, show
-from benchmarks.reports.record import environment, result_path, write
-from benchmarks.timing.ways import OURS, time_ways
-from coordgraph import epilogue as ep
+from benchmarks.reports.layer_speeds import measure
+from benchmarks.timing.ways import OURS
 
 __all__ = ["main"]
 
@@ -46,15 +43,6 @@ SHAPES = (
     *("2048x14336x4096", "4096x11008x4096", "4096x14336x4096", "8192x8192x3072"),
 )
 """Feed-forward layers of public language models, from decoding to training."""
-CHECKED, BOUND = 16, 3e-2
-"""CHECKED: number of tokens whose outputs are compared with a product in f32. BOUND: the largest
-error of an output, as a fraction of the largest output."""
-
-
-@ep.epilogue()
-def swiglu(gate: Any, up: Any) -> Any:
-    """The activation of a feed-forward layer."""
-    return ep.silu(gate) * up
 
 
 class Problem:
@@ -88,8 +76,7 @@ class Problem:
         found = compute()[:CHECKED].float()
         gate, up = (self.x[:CHECKED].float() @ self.weight.float().T).chunk(2, -1)
         exact = torch.nn.functional.silu(gate) * up
-        error = float((found - exact).abs().max() / exact.abs().max())
-        return None if error <= BOUND else f"the largest error is {error:.3g} of the largest output"
+        return fault_of(found, exact)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,26 +92,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> None:
-    """Time all layers; writes the record after each one."""
-    from benchmarks.timing.budget import TimeBudget
-
-    path = result_path(options.results, record)
-    with progress_bars(console) as progress:
-        task = progress.add_task("layers", total=len(options.shapes))
-        budget = TimeBudget(options.time_limit, len(options.shapes))
-        for shape in options.shapes:
-            progress.update(task, description=shape.size)
-            problem = Problem(shape, options.compiled)
-            row = time_ways(problem.ways, problem.fault, options, budget.next_deadline())
-            record["rows"].append({"name": shape.size, **row})
-            record["means"] = means(record["rows"])
-            write(path, record)
-            progress.advance(task)
-    show(record["rows"], "SwiGLU", console)
-    console.print(f"written to {path}", highlight=False, soft_wrap=True)
-
-
 def main() -> None:
     """Run `python -m benchmarks gated`."""
     made = parser()
@@ -134,11 +101,9 @@ def main() -> None:
 
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
-    options.shapes = options.shapes or [parse_shape(text) for text in SHAPES]
-    record: dict[str, Any] = {**environment("gated"), "means": {}, "rows": []}
-    measure(options, record, make_console())
-    if wrong := [f"{row['name']}: {row['faults']}" for row in record["rows"] if row["faults"]]:
-        sys.exit("\n".join(wrong))
+    shapes = options.shapes or [parse_shape(text) for text in SHAPES]
+    jobs = {shape.size: partial(Problem, shape, options.compiled) for shape in shapes}
+    measure("gated", "SwiGLU", jobs, options)
 
 
 if __name__ == "__main__":

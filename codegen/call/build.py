@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MOST_ATTEMPTS = 24
-"""Number of plans that cannot be compiled or launched after which `try_plans` raises the error."""
+"""After this many plans that cannot be compiled or launched, `try_plans` raises the last error."""
 T = TypeVar("T")
 
 _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}

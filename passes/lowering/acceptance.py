@@ -8,7 +8,7 @@ from coordgraph import KernelGraph, PassError
 from coordgraph.elements import DTYPES, dtype
 from passes.lowering.architectures import Alignment, Lowering, Vectors, architecture_of
 
-__all__ = ["accepting", "accepting_with_refusals", "check_elements"]
+__all__ = ["accepting", "check_elements"]
 
 
 def check_elements(graph: KernelGraph, architecture: str) -> None:
@@ -35,13 +35,6 @@ def check_elements(graph: KernelGraph, architecture: str) -> None:
 
 
 def accepting(
-    graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
-) -> Lowering:
-    """The fastest lowering that accepts a graph; see `accepting_with_refusals`."""
-    return accepting_with_refusals(graph, architecture, reads_c=reads_c, **options)[0]
-
-
-def accepting_with_refusals(
     graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
 ) -> tuple[Lowering, tuple[str, ...]]:
     """Find the fastest lowering that accepts a graph, without applying it.

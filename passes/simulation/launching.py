@@ -20,7 +20,7 @@ from coordgraph.integers import evaluate
 from coordgraph.interpreter.lockstep import Steps, record_steps
 from passes.choosing.device_names import matching
 from passes.choosing.plan import CLUSTER_OPTIONS, Plan
-from passes.lowering.acceptance import accepting_with_refusals
+from passes.lowering.acceptance import accepting
 from passes.simulation.engine import Engine
 from passes.simulation.events import Events
 from passes.simulation.machine import MACHINES, Machine
@@ -278,9 +278,7 @@ def instructions_of(
     options: dict[str, Any] = {name: count for name, count in divided if count > 1}
     if kernel.turns > 1:
         options["consumers"] = kernel.consumers
-    found, refusals = accepting_with_refusals(
-        graph, machine.architecture, reads_c=kernel.reads_c, **options
-    )
+    found, refusals = accepting(graph, machine.architecture, reads_c=kernel.reads_c, **options)
     return found.instructions, refusals
 
 

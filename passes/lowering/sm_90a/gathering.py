@@ -48,7 +48,7 @@ from passes.lowering.sm_90a.refusals import table_of_rows
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.ticket_ring import TicketRing
-from passes.lowering.sm_90a.turns import moves
+from passes.lowering.sm_90a.turns import PHASES, moves
 
 if TYPE_CHECKING:
     from passes.lowering.sm_90a.tiles import DividedTile
@@ -62,8 +62,6 @@ THREAD = "gather.thread"
 MOST_LATE = 3
 """Largest number of steps of the ring by which a thread of the gatherers signals a stage late; the
 copies of one more stage than this are in flight."""
-PHASES = 2
-"""Number of phases of an mbarrier that a wait can distinguish."""
 
 
 class Gatherers:

@@ -65,7 +65,7 @@ from coordgraph.integers import ceil_div, equal, floor_mod, index_symbol
 from passes.lowering.sm_90a.division import LANES, WARP, WARPS, Division
 from passes.lowering.sm_90a.ring import STEP
 
-__all__ = ["ITEM", "ORDER", "Turns", "moves", "multiplies"]
+__all__ = ["ITEM", "ORDER", "PHASES", "Turns", "moves", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
 """ITEM: the coordinate that numbers the work units of a workgroup (a work unit is an output tile or

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 import codegen
-from benchmarks.measures.experts import Layer, parse_layer, swiglu, weighted
+from benchmarks.measures.experts import Layer, parse_layer, weighted
+from benchmarks.problems.layers import swiglu
+from benchmarks.reports import layer_speeds
 from benchmarks.reports.layer_speeds import means
 
 
@@ -24,6 +32,35 @@ def test_the_means_are_geometric():
     rows = [{"speed": {"torch eager": 1.0}}, {"speed": {"torch eager": 4.0}}, {}]
     assert means(rows) == {"torch eager": {"mean": pytest.approx(2), "least": 1}}
     assert means([]) == {}
+
+
+class FakeProblem:
+    """A layer whose results are numbers; that of PyTorch is wrong."""
+
+    def __init__(self) -> None:
+        self.ways = {"coordgraph": lambda: 1, "torch eager": lambda: 2}
+
+    def fault(self, compute: Callable[[], Any], /) -> str | None:
+        return None if compute() == 1 else "not 1"
+
+
+def test_layers_are_recorded_and_wrong_results_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def timed(ways: Any, fault: Any, options: Any, deadline: float) -> dict[str, Any]:
+        faults = {name: found for name, way in ways.items() if (found := fault(way))}
+        seconds = {name: {"median": 1e-6} for name in ways}
+        return {"faults": faults, "seconds": seconds, "speed": {"torch eager": 1.0}}
+
+    monkeypatch.setattr(layer_speeds, "time_ways", timed)
+    monkeypatch.setattr(layer_speeds, "environment", lambda kind: {"kind": kind, "date": "2026"})
+    monkeypatch.setattr(layer_speeds, "result_path", lambda *_: tmp_path / "found.json")
+    monkeypatch.setitem(sys.modules, "torch", MagicMock())
+    options = argparse.Namespace(results=tmp_path, time_limit=1.0)
+    with pytest.raises(SystemExit, match=r"one: .*torch eager.*not 1"):
+        layer_speeds.measure("experts", "layers", {"one": FakeProblem}, options)
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert (row["name"], row["speed"]) == ("one", {"torch eager": 1.0})
 
 
 def test_the_two_products_make_a_layer():
