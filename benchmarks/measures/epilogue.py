@@ -3,6 +3,7 @@
     python -m benchmarks epilogue                             # a few layers, about 3 minutes
     python -m benchmarks epilogue --shapes 4096x4096x4096 --layouts nt nn
     python -m benchmarks epilogue --plan "128x256x64 two-tile-stream-k{owner=last} on 132"
+    python -m benchmarks epilogue --max-autotune              # about 20 s more for each layer
 
 The bias has an element for each column of D, the residual one for each element; GELU is the tanh
 approximation. Contenders, timed in turn as by `benchmarks gemm`:
@@ -230,6 +231,14 @@ def parser() -> argparse.ArgumentParser:
         "--plan", type=parse_plan, help="plan of both kernels; default by the cost model"
     )
     made.add_argument("--no-torch", dest="torch", action="store_false", help="do not time PyTorch")
+    made.add_argument(
+        "--max-autotune",
+        dest="mode",
+        action="store_const",
+        const="max-autotune-no-cudagraphs",
+        default="default",
+        help="compile PyTorch's functions with mode='max-autotune-no-cudagraphs'",
+    )
     add_target(made)
     add_sampling(made, rounds=9, seconds=0.003, regime="sustained")
     add_time_limit(made, 3.0)
@@ -252,7 +261,7 @@ def measure(options: argparse.Namespace, record: dict[str, Any], console: Consol
             contenders = [
                 *kernels(plan, options.dtype, layout, options.target, epilogue),
                 FusedLibrary(epilogue),
-                *(torch_peers() if options.torch else ()),
+                *(torch_peers(options.mode) if options.torch else ()),
             ]
             problem = EpilogueProblem(shape, layout, options.dtype)
             rows += compete(
@@ -284,6 +293,7 @@ def main() -> None:
         **environment("epilogue"),
         "dtype": options.dtype,
         "epilogue": "gelu_tanh(acc + bias[n]) + residual[m, n]",
+        "torch_compile_mode": options.mode,
         "means": {},
         "rows": [],
     }

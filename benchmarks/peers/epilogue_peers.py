@@ -147,8 +147,9 @@ class TorchCompile:
 
     name, ours = TORCH_COMPILE, False
 
-    def __init__(self) -> None:
-        self.details: dict[str, Any] = {}
+    def __init__(self, mode: str = "default") -> None:
+        self.mode = mode
+        self.details: dict[str, Any] = {"mode": mode}
 
     def prepare(self, problem: Problem) -> Any:
         """A function compiled by `torch.compile` for the problem's shape.
@@ -165,7 +166,9 @@ class TorchCompile:
             out.copy_(hidden + residual)
 
         try:
-            compiled = torch.compile(function, dynamic=False)
+            # Without this, the same function is compiled for eight shapes and then runs uncompiled.
+            torch.compiler.reset()
+            compiled = torch.compile(function, dynamic=False, mode=self.mode)
             problem.launch(compiled, 0)
             torch.cuda.synchronize()
         except Exception as error:  # torch.compile raises many exception types, also Triton's
@@ -176,6 +179,11 @@ class TorchCompile:
         return compiled
 
 
-def torch_peers() -> list[Contender]:
-    """The contenders that compute the product and the epilogue by PyTorch."""
-    return [TorchEager(), TorchCompile()]
+def torch_peers(mode: str = "default") -> list[Contender]:
+    """The contenders that compute the product and the epilogue by PyTorch.
+
+    Args:
+        mode: the `mode` of `torch.compile`. One without CUDA graphs: the benchmark captures each
+            contender in a graph of its own.
+    """
+    return [TorchEager(), TorchCompile(mode)]

@@ -114,7 +114,7 @@ def test_a_run_times_both_kernels_by_the_same_plan(
         "plan_for": plan_for,
         "kernels": kernels,
         "FusedLibrary": lambda function: LIBRARY,
-        "torch_peers": lambda: [EAGER],
+        "torch_peers": lambda mode: [EAGER],
         "EpilogueProblem": lambda *what: what,
         "compete": compete,
         "Monitor": lambda: nullcontext(SimpleNamespace(since=None)),

@@ -109,6 +109,7 @@ def torch(compile_: Any = None) -> Any:
         nn=SimpleNamespace(functional=functional),
         add=add,
         compile=compile_,
+        compiler=SimpleNamespace(reset=lambda: None),
         cuda=SimpleNamespace(synchronize=lambda: None),
     )
 
@@ -126,7 +127,7 @@ def test_pytorch_multiplies_what_is_stored_in_every_layout(layout: str, peer: An
 
     out = np.zeros((3, 4)).view(Out)
     stored = (a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b)
-    compiled = torch(lambda function, dynamic: function)
+    compiled = torch(lambda function, dynamic, mode: function)
     problem: Any = SimpleNamespace(torch=compiled, layout=layout)
     problem.launch = lambda run, number: run(*stored, out, bias, residual)
     run = peer().prepare(problem)
@@ -136,7 +137,7 @@ def test_pytorch_multiplies_what_is_stored_in_every_layout(layout: str, peer: An
 
 
 def test_where_pytorch_cannot_compile_it_is_left_out():
-    def refuse(function: Any, dynamic: bool) -> Any:
+    def refuse(function: Any, dynamic: bool, mode: str) -> Any:
         raise RuntimeError("no triton")
 
     problem: Any = SimpleNamespace(torch=torch(refuse), layout="nt")
