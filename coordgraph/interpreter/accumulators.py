@@ -80,8 +80,14 @@ class Accumulators:
             self._tiles[name] = tile
             self._used.add(name)
 
-    def receive(self, name: str) -> None:
-        """Check that a partial sum from the workspace may be added to accumulator `name` now."""
+    def receive(self, name: str, tile: OutputTile) -> None:
+        """Check that a partial sum from the workspace may be added to accumulator `name` now.
+
+        Args:
+            name: the accumulator's name.
+            tile: the output tile at the indices of D that are in scope.
+        """
+        self._check_tile(name, "adds a partial sum of", tile)
         self._check(name, "adds a partial sum to", _State.SUMMING, _State.SENT, _State.EXCHANGED)
         # Receiving is valid after sending, too: in a butterfly reduction, a workgroup sends its
         # sum, then receives the sum of another workgroup.
@@ -93,19 +99,31 @@ class Accumulators:
         """Record that the workgroup waited for a partial sum of `tile` in workspace slot `slot`."""
         self._awaited.setdefault(tile, []).append(slot)
 
-    def take(self, name: str, slot: int) -> None:
+    def take(self, name: str, slot: int, tile: OutputTile) -> None:
         """Check that the partial sum in a workspace slot may be added to accumulator `name` now.
 
         The workgroup must have waited for the slot (`wait_for`).
+
+        Args:
+            name: the accumulator's name.
+            slot: the slot's number.
+            tile: the output tile at the indices of D that are in scope.
         """
-        self.receive(name)
+        self.receive(name, tile)
         if not any(slot in slots for slots in self._awaited.values()):
             self._report(f"adds slot {slot} to accumulator '{name}' and did not wait for the slot")
         self._taken.setdefault(name, []).append(slot)
 
-    def send(self, name: str) -> None:
-        """Check that accumulator `name` may be sent to a workspace slot now."""
+    def send(self, name: str, tile: OutputTile) -> None:
+        """Check that accumulator `name` may be sent to a workspace slot now.
+
+        Args:
+            name: the accumulator's name.
+            tile: the output tile at the indices of D that are in scope. Generated code sends the
+                elements that this tile has inside D.
+        """
         self._check(name, "sends", _State.SUMMING, _State.SENT, _State.EXCHANGED)
+        self._check_tile(name, "sends", tile)
         self._states[name] = _State.SENT
         self._used.discard(name)
 

@@ -181,24 +181,33 @@ class _Recorder:
                 self._end(work, op, env)
             case AwaitPartial():
                 (slot,) = work.slot(env)
-                self.events.append(Receive(self.workgroup, slot, work.output(env)))
-                self.accumulators.wait_for(slot, work.output(env))
+                self.events.append(Receive(self.workgroup, slot, self._output(work, env)))
+                self.accumulators.wait_for(slot, self._output(work, env))
             case SendPartial() | AccumulatePartial():
                 self.flush(op.accumulator)
-                self.accumulators.send(op.accumulator)
+                self.accumulators.send(op.accumulator, self._output(work, env))
                 self._send(work, op, env)
             case ReceivePartial() | CollectPartial():
                 self.flush(op.accumulator)
-                self.accumulators.receive(op.accumulator)
+                self.accumulators.receive(op.accumulator, self._output(work, env))
                 self._receive(work, op, env)
             case AddPartial():
                 (slot,) = work.slot(env)
-                self.accumulators.take(op.accumulator, slot)
+                self.accumulators.take(op.accumulator, slot, self._output(work, env))
             case TakeTicket():
                 yield Event(Point.TICKET)
                 self.tickets.take(work, env)
             case _:
                 pass
+
+    def _output(self, work: Work, env: Environment) -> OutputTile:
+        """The output tile at the indices of D in the operation's scope, counted in unit tiles.
+
+        In a graph without an epilogue, which says how D is indexed, it is the tile summed last.
+        """
+        if work.finishing is None:
+            return self.tile
+        return _first(work.output(env), work.finishing.span)
 
     def _end(self, work: Work, op: Epilogue | StoreTile, env: Environment) -> None:
         *numbers, exists = work.tile(env)

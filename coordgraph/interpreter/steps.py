@@ -157,10 +157,25 @@ class Work:
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
+    def finishing(self) -> Work | None:
+        """The epilogue on macro tiles of this operation's shape; None if there is no epilogue.
+
+        `AwaitPartial` names no accumulator, so no shape: then it is the kernel's first epilogue.
+        """
+        epilogues = [*self.program.work(Epilogue)]
+        if not epilogues or not getattr(self.node.op, "accumulator", ""):
+            return next(iter(epilogues), None)
+        numbers = self.tiling.numbers
+        return next((work for work in epilogues if work.tiling.numbers == numbers), epilogues[0])
+
+    @cached_property
     def output(self) -> Formula:
-        """Formula for the tile numbers, such as (m, n), of the output tile that is computed."""
-        names = next(self.program.work(Epilogue)).node.op.bindings["tile"]
-        return Formula(self.scope.reverse(*names).values, self.program.slots)
+        """Formula for the tile numbers, such as (m, n), of the output tile that is computed.
+
+        They count macro tiles of the shape of `finishing`; there are none without an epilogue.
+        """
+        names = self.finishing.node.op.bindings["tile"] if self.finishing else ()
+        return Formula(self.scope.reverse(*names).values if names else (), self.program.slots)
 
     @cached_property
     def share(self) -> Formula:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate, product
 from math import gcd
 
@@ -10,7 +11,7 @@ from sympy import Add, Integer
 from sympy.core.relational import Relational
 
 from coordgraph.gemm import AXES, rows_of
-from coordgraph.integers import FloorDiv, FloorMod, Maximum, Minimum, nodes_of
+from coordgraph.integers import FloorDiv, FloorMod, Maximum, Minimum, nodes_of, symbols_of
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
@@ -44,12 +45,29 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
         graph: a scheduled graph.
     """
     seen: set[str] = set()
-    shape = macro_tile(graph.coordinates)
+    shape, options = macro_tile(graph.coordinates), _options(graph)
     for number, tiles in enumerate(_tile_counts(graph)):
-        launch = launch_of(graph, shape, tiles, number)
-        if (text := str(launch)) not in seen:
-            seen.add(text)
-            yield launch
+        for launch in _with_options(launch_of(graph, shape, tiles, number), options):
+            if (text := str(launch)) not in seen:
+                seen.add(text)
+                yield launch
+
+
+def _with_options(launch: Launch, options: Mapping[str, int]) -> Iterator[Launch]:
+    """The launch itself, and then with all `options`, unless there are none."""
+    yield launch
+    if options:
+        yield replace(launch, values={**launch.values, **options})
+
+
+def _options(graph: KernelGraph) -> dict[str, int]:
+    """The graph's options by name, each with the value 1; none if no formula of the graph uses one.
+
+    An option is a launch argument that is 0 or 1, such as `read_c`, which says whether C is given.
+    """
+    given = [p for p in graph.parameters.given if (p.minimum, p.maximum) == (0, 1)]
+    used = any(p.symbol in symbols_of(value) for p in given for value in graph.expressions)
+    return dict.fromkeys((p.name for p in given), 1) if used else {}
 
 
 def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
@@ -109,6 +127,7 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
             are taken, extents of the tile after all others.
     """
     size, shape = graph.workgroup.size, macro_tile(graph.coordinates)
+    options = _options(graph)
     extents = {e - by for e in shape for by in (0, 1)}
     for c in sorted(_thresholds(graph), key=lambda c: (c in extents, c))[:count]:
         past = c + 1
@@ -118,7 +137,7 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
             grid = int(size)
             every = grid * past  # a share of c + 1 tiles, or of c + 1 k tiles, for each workgroup
             for m, n, k in ((past, 1, 1), (1, past, 1), (1, 1, past), (1, 1, every), (every, 1, 1)):
-                yield launch_of(graph, shape, (m, n, k, grid), 1)
+                yield from _with_options(launch_of(graph, shape, (m, n, k, grid), 1), options)
             continue
         # (tiles along m, n and k; workgroups). In `alone`, one workgroup sums c + 1 k tiles. In
         # `second`, two workgroups share a tile, and the second one begins at k tile c.
@@ -126,7 +145,7 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
         every = [(past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second]
         every += [(1, 1, pieces * past, 1)] * (pieces > 1)
         for tiles in every:
-            yield launch_of(graph, shape, tiles, 1)
+            yield from _with_options(launch_of(graph, shape, tiles, 1), options)
 
 
 def _thresholds(graph: KernelGraph) -> set[int]:

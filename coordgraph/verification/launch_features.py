@@ -83,7 +83,7 @@ class LaunchFeatures:
         found: set[Feature] = {
             (p.name, min(value, 2))
             for p, value in zip(self._host, values, strict=True)
-            if p.value is not None
+            if p.value is not None or p.maximum == 1
         }
         for number, (left, right) in enumerate(zip(sides, sides, strict=True)):
             found.add((number, _relation(self._nodes[number], left, right)))

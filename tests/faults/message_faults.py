@@ -34,6 +34,28 @@ def waits_first(text: str) -> str:
 
 FIX_UP = (
     Fault(
+        "partial sum sent under the indices of another tile",
+        "fix-up",
+        "split-k{splits=2,reduction=atomic}",
+        (
+            (
+                "SetCoordinate dim=partial.slot value=slot {\n              Accumulate",
+                "SetCoordinate dim=D.tile.0 value=slot {\n              Accumulate",
+            ),
+        ),
+    ),
+    Fault(
+        "first iteration of a segment off by one where C is given",
+        "fix-up",
+        SCATTER,
+        (
+            (
+                "name=k_first value=(share*workgroup + for_tile) % tiles_k",
+                "name=k_first value=(share*workgroup + max(for_tile, read_c)) % tiles_k",
+            ),
+        ),
+    ),
+    Fault(
         "last workgroup continues past the last iteration",
         "fix-up",
         LAST,

@@ -344,16 +344,27 @@ def test_a_sum_that_was_sent_may_take_partials_and_end():
     used = Accumulators(3)
     used.zero("acc")
     used.add("acc", (0, 0))
-    used.send("acc")
-    used.receive("acc")
+    used.send("acc", (0, 0))
+    used.receive("acc", (0, 0))
     used.finish("acc", (0, 0))
     used.store("acc", (0, 0))
     used.end()
     assert used.problem == ""
-    used.receive("acc")
+    used.receive("acc", (0, 0))
     assert used.problem == (
         "workgroup 3 adds a partial sum to accumulator 'acc', "
         "which was not zeroed since it was stored"
+    )
+
+
+def test_a_sum_is_sent_under_the_indices_of_its_own_tile():
+    """Generated code sends the elements that the tile in scope has inside D."""
+    used = Accumulators(3)
+    used.zero("acc")
+    used.add("acc", (0, 0))
+    used.send("acc", (2, 0))
+    assert used.problem == (
+        "workgroup 3 sends output tile (2, 0) with accumulator 'acc', which holds (0, 0)"
     )
 
 
@@ -371,7 +382,7 @@ def test_a_sum_that_is_left_at_the_end_is_seen():
 def test_a_slot_is_added_after_a_wait():
     used = Accumulators(3)
     used.zero("acc")
-    used.take("acc", 5)
+    used.take("acc", 5, (0, 0))
     assert used.problem == (
         "workgroup 3 adds slot 5 to accumulator 'acc' and did not wait for the slot"
     )
