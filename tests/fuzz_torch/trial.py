@@ -256,7 +256,9 @@ def _first_wrong(found: Tensor, exact: Tensor | None, size: Tensor | None, eps: 
     """
     assert exact is not None
     assert size is not None
-    wide = found.detach().cpu().double()
+    # The gradient of a sparse factor is sparse: only its entries are defined.
+    dense = found.detach() if found.layout == torch.strided else found.detach().to_dense()
+    wide = dense.cpu().double()
     accumulated = min(eps, torch.finfo(torch.float32).eps)
     bound = (6 * eps + 400 * accumulated) * size.detach() + (1e-4 if eps > 1e-6 else 1e-30)
     bad = (wide - exact).abs() > bound
