@@ -36,6 +36,7 @@ MEASURES = {
     "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
     "experts": Measure("experts", "a mixture-of-experts layer against PyTorch", gpu=True),
     "gated": Measure("gated", "SwiGLU layers against PyTorch", gpu=True),
+    "losses": Measure("losses", "cross entropy without stored logits against PyTorch", gpu=True),
     "invariant": Measure(
         "invariant", "batch-invariant products against the default and Triton", gpu=True
     ),

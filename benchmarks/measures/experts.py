@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -92,6 +92,8 @@ def parse_layer(text: str) -> Layer:
 
 class Problem:
     """The tensors of a layer and its tokens; computes the layer by coordgraph and by PyTorch."""
+
+    peak_bytes: Mapping[str, int] = {}
 
     def __init__(self, layer: Layer, tokens: int) -> None:
         import torch

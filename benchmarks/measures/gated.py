@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,8 @@ SHAPES = (
 
 class Problem:
     """The tensors of a layer, and by name the contenders' functions that compute it."""
+
+    peak_bytes: Mapping[str, int] = {}
 
     def __init__(self, shape: Shape, compiled: bool) -> None:
         import torch

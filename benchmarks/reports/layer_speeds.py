@@ -28,6 +28,11 @@ class LayerProblem(Protocol):
         """The contenders' functions that compute the layer, by name."""
         ...
 
+    @property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """The most memory that each contender allocated at once; {} if it is not measured."""
+        ...
+
     def fault(self, compute: Callable[[], Any], /) -> str | None:
         """What is wrong with the result of the contender `compute`; None if it is right."""
         ...
@@ -48,8 +53,12 @@ def show(rows: Sequence[Mapping[str, Any]], title: str, console: Console) -> Non
     others = list(dict.fromkeys(name for row in rows for name in row["speed"]))
     for name in others:
         table.add_column(f"{name} / {OURS}", justify="right")
+    peaks = list(dict.fromkeys(name for row in rows for name in row.get("peak_bytes", ())))
+    for name in peaks:
+        table.add_column(f"{name} MiB", justify="right")
     for row in rows:
         cells = [f"{row['speed'][name]:.3f}" if name in row["speed"] else "" for name in others]
+        cells += [f"{row['peak_bytes'][name] / 2**20:.0f}" for name in peaks]
         table.add_row(row["name"], f"{1e6 * row['seconds'][OURS]['median']:.1f}", *cells)
     console.print(table)
     for name, of in means(rows).items():
@@ -86,7 +95,7 @@ def measure(
             progress.update(task, description=name)
             problem = make()
             row = time_ways(problem.ways, problem.fault, options, budget.next_deadline())
-            rows.append({"name": name, **row})
+            rows.append({"name": name, **row, "peak_bytes": dict(problem.peak_bytes)})
             record["means"] = means(rows)
             write(path, record)
             del problem

@@ -25,7 +25,7 @@ def time_ways(
     Args:
         ways: functions that compute the layer, by name.
         fault: a function that calls a way, and returns what is wrong with its result, or None.
-        options: the options `seconds`, `rounds` and `regime` of the command line.
+        options: the options `seconds`, `rounds`, `regime` and `graphs` of the command line.
         deadline: the time of `time.monotonic` after which no further round begins.
 
     Returns:
@@ -33,7 +33,10 @@ def time_ways(
         other way's median time divided by that of `OURS`, by the name of the other way.
     """
     faults = {name: found for name, way in ways.items() if (found := fault(way))}
-    samplers = [Sampler(lambda _, way=way: way(), 1, options.seconds) for way in ways.values()]
+    samplers = [
+        Sampler(lambda _, way=way: way(), 1, options.seconds, graphs=options.graphs)
+        for way in ways.values()
+    ]
     samples = sample_in_rounds(samplers, options.rounds, REGIMES[options.regime], deadline=deadline)
     spreads = {name: Spread.of(s) for name, s in zip(ways, samples, strict=True)}
     ours = spreads[OURS].median

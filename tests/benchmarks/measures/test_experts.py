@@ -39,6 +39,7 @@ class FakeProblem:
 
     def __init__(self) -> None:
         self.ways = {"coordgraph": lambda: 1, "torch eager": lambda: 2}
+        self.peak_bytes = {"coordgraph": 3 << 20}
 
     def fault(self, compute: Callable[[], Any], /) -> str | None:
         return None if compute() == 1 else "not 1"
@@ -61,6 +62,7 @@ def test_layers_are_recorded_and_wrong_results_end_the_process(
         layer_speeds.measure("experts", "layers", {"one": FakeProblem}, options)
     (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert (row["name"], row["speed"]) == ("one", {"torch eager": 1.0})
+    assert row["peak_bytes"] == {"coordgraph": 3 << 20}
 
 
 def test_the_two_products_make_a_layer():
