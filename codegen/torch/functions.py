@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.direct import cast
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
 from coordgraph import LaunchError
@@ -28,6 +29,17 @@ def _refuse_layouts(*tensors: Tensor | None) -> None:
                 f"a tensor is {kind}, but kernels read dense tensors with strides; convert it, as "
                 "by .to_dense(), or use PyTorch's function"
             )
+
+
+def _as_multiplied(x: Tensor) -> Tensor:
+    """`x` in the type to which a region of `torch.autocast` casts it; without a region, `x`.
+
+    The operators cast, too. It is done before them where PyTorch's own operators come first, whose
+    gradients would otherwise be computed in the type of `x`: PyTorch has no sum of float8.
+    """
+    device = x.device.type
+    enabled = torch.is_autocast_enabled(device)
+    return cast(x, torch.get_autocast_dtype(device), device) if enabled else x
 
 
 def _written(
@@ -100,6 +112,7 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
     batch = a.shape[:-2]
     if batch != b.shape[:-2]:
         batch = torch.broadcast_shapes(batch, b.shape[:-2])
+        a, b = _as_multiplied(a), _as_multiplied(b)
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 1:
         return product(a, b, invariant)
@@ -128,7 +141,7 @@ def linear(
     _refuse_layouts(input, weight, bias)
     if weight.dim() == 1 or not input.dim():
         d = matmul(input, weight if weight.dim() == 1 else weight.t(), invariant=invariant)
-        return d if bias is None else d + bias
+        return d if bias is None else d + _as_multiplied(bias)
     axes, rows = input.dim(), input
     if axes != 2:
         rows = input.unsqueeze(0) if axes == 1 else input.flatten(0, -2)
@@ -152,8 +165,8 @@ def addmm(
     """`torch.addmm`: `beta·input + alpha·mat1·mat2`.
 
     Args:
-        input: (m, n), or a tensor that can be broadcast to (m, n). A single row is read in place; a
-            single column is first copied to (m, n).
+        input: (m, n), or a tensor that can be broadcast to (m, n), even if `beta` is 0. A single
+            row is read in place; a single column is first copied to (m, n).
         mat1, mat2: (m, k) and (k, n).
         beta, alpha: the factors. If `beta` is 0, `input` is not read. If `alpha` is 0, `mat1` and
             `mat2` are not read.

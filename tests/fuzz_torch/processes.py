@@ -6,6 +6,7 @@ Worker processes import the function that they run, so it cannot be in `__main__
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import multiprocessing
 import sys
 import time
@@ -30,9 +31,11 @@ def in_processes(given: argparse.Namespace) -> int:
     """
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    done = context.Manager().list([Counter[Outcome]() for _ in range(given.jobs)])
+    shared = context.Manager()
+    done = shared.list([Counter[Outcome]() for _ in range(given.jobs)])
+    last = shared.list([0] * given.jobs)
     workers = [
-        context.Process(target=_try_calls, args=(given, number, done))
+        context.Process(target=_try_calls, args=(given, number, done, last))
         for number in range(given.jobs)
     ]
     for worker in workers:
@@ -48,24 +51,25 @@ def in_processes(given: argparse.Namespace) -> int:
     print(f"seed {given.seed}: {counts.total()} calls in {time.monotonic() - start:.0f} s")
     for outcome in Outcome:
         print(f"  {counts[outcome]:6}  {outcome.value}")
-    dead = [worker.exitcode for worker in workers if worker.exitcode]
-    if dead:
-        print(f"  {len(dead):6}  a process ended with another exit status than 0: {dead}")
+    dead = [(last[i], worker.exitcode) for i, worker in enumerate(workers) if worker.exitcode]
+    print(f"  {len(dead):6}  the process ended", *(f"(--only {n}: status {x})" for n, x in dead))
     return 1 if dead or any(counts[outcome] for outcome in FINDINGS) else 0
 
 
-def _try_calls(given: argparse.Namespace, first: int, done: Any) -> None:
+def _try_calls(given: argparse.Namespace, first: int, done: Any, last: Any) -> None:
     """Try every `given.jobs`-th call, beginning with call `first`, and store counts of outcomes.
 
     Args:
         given: the arguments of the command line.
         first: the number of this process.
         done: a list with the counts of every process.
+        last: a list with the number of the call that each process tries.
     """
+    faulthandler.enable()  # a process that dies by a signal prints where
     code.QUICK_LEVEL = 0  # kernels are optimised less, since each runs a few times only
     counts, start, number = Counter[Outcome](), time.monotonic(), first
     while number < given.count if given.count else time.monotonic() - start < given.seconds:
-        tried = case(given.seed, number)
+        tried, last[first] = case(given.seed, number), number
         result = attempt(tried, given.device)
         counts[result.outcome] += 1
         done[first] = counts

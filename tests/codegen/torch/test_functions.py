@@ -208,6 +208,26 @@ def test_out(torch: Any, make: Make):
         cgt.matmul(a, b, out=out.float())
 
 
+def test_autocast_before_other_operators(torch: Any):
+    """Autocast casts a bias that is added to a scalar, and factors before they are broadcast.
+
+    PyTorch has no sum of float8, which the gradient of a broadcast factor needs.
+    """
+    import codegen.torch as cgt
+
+    x, bias = torch.randn(7), torch.randn(())
+    a = torch.randn(5, 7).to(torch.float8_e4m3fn).requires_grad_()
+    b = torch.randn(3, 7, 6).to(torch.float8_e4m3fn)
+    found: list[tuple[Any, ...]] = []
+    for linear, matmul in ((cgt.linear, cgt.matmul), (torch.nn.functional.linear, torch.matmul)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            d, product = linear(x, x, bias), matmul(a, b)
+        (gradient,) = torch.autograd.grad(product, a, torch.ones_like(product))
+        found.append((d.dtype, product.dtype, gradient.float()))
+    assert found[0][:2] == found[1][:2] == (torch.bfloat16, torch.bfloat16)
+    torch.testing.assert_close(found[0][2], found[1][2], rtol=0.15, atol=0.1)
+
+
 def test_tensors_without_strides_are_refused(torch: Any, make: Make):
     import codegen.torch as cgt
 
