@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -19,14 +17,6 @@ ALONG_M = ("--groups", "m", "--extents", "20,0,5", "--n", "33", "--k", "50")
 ALONG_K = ("--groups", "k", "--extents", "20,0,50", "--m", "40", "--n", "33")
 LIST = ("--groups", "mnk", "--extents", "17x20x9,4x50x33")
 TRANSPOSED = ("--transpose-a", "--transpose-b")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A temporary disk cache of compiled kernels, which the tests of this file share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.mark.slow

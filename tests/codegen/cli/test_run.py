@@ -32,6 +32,8 @@ BETTER = "64x64x32 stream-k{owner=last} on 7"
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the default folder of the cache be in `tmp_path`, and use it."""
+    monkeypatch.delenv("COORDGRAPH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
