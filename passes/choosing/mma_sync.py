@@ -114,7 +114,8 @@ def _suits(t: Table, s: MmaShape, slots: Column, piece: Column) -> Flag:
     """
     pieces = np.where(piece > 0, piece, np.maximum(slots / np.maximum(s.tiles, 1), 1))
     deep = (s.depth >= LEAST_DEPTH) & (s.depth >= LEAST_DEPTH * pieces) & (pieces <= MOST_PIECES)
-    streams = deep & np.where(piece > 0, piece * s.tiles <= slots, s.tiles % slots != 0)
+    # A plan with as many pieces as slots is the plan with one workgroup for each slot.
+    streams = deep & np.where(piece > 0, piece * s.tiles < slots, s.tiles % slots != 0)
     suits = np.where(t.schedule == STREAMED, streams, True)
     bands = (t.width == 1) | ((s.tiles_m > t.width) & (s.tiles_n > 2))
     return s.fits & suits & bands

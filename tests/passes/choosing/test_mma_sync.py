@@ -77,6 +77,14 @@ def test_plans_fit_the_gpu(name: str, size: tuple[int, int, int], dtype: str):
     assert [c.seconds for c in found] == sorted(c.seconds for c in found)
 
 
+@pytest.mark.parametrize("size", [(64, 1024, 4096), (2048, 2304, 8192)])
+def test_no_plan_is_listed_twice(size: tuple[int, int, int]):
+    """Of 64 x 1024 x 4096, four plans divide tiles into one piece for each workgroup that fits."""
+    found = codegen.explain(*size, device="RTX 4090", count=1000).choices
+    assert len({choice.plan for choice in found}) == len(found)
+    assert any(choice.plan.workgroups == 128 for choice in found)
+
+
 def test_explain_says_that_nothing_was_measured():
     text = str(codegen.explain(2048, 2304, 8192, transpose_b=True, device="A100"))
     assert "Estimates, not measured on NVIDIA A100-SXM4-80GB." in text
