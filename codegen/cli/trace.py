@@ -212,7 +212,8 @@ def _per_slot(t: Timeline, what: str) -> Table:
             *(seconds["multiply"], seconds["finish"], row["fix_up_seconds"], seconds["wait"]),
             *(seconds["idle"], t.lanes * row["tail_seconds"]),
         )
-        table.add_row(str(row["slot"]), *(f"{part / total:.1%}" for part in parts))
+        # `z` prints an idle time that rounding errors make negative as 0.0%, not as -0.0%.
+        table.add_row(str(row["slot"]), *(f"{part / total:z.1%}" for part in parts))
     return table
 
 
@@ -243,7 +244,7 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
         ("multiplying", f"{summary['utilisation']:.1%} of the {what}' time"),
         ("epilogue", f"{seconds['finish'] / total:.1%}"),
         ("fix-up", f"{fix_up:.1%}" + (f": {share(parts)}" if parts else "")),
-        ("idle", f"{idle:.1%}, of which tail {t.lanes * summary['tail_seconds'] / total:.1%}"),
+        ("idle", f"{idle:z.1%}, of which tail {t.lanes * summary['tail_seconds'] / total:z.1%}"),
     ]
     if others := some("start", "turn", "drain"):
         lines.append(("otherwise", share(others)))

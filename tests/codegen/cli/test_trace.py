@@ -5,8 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from codegen.cli.options import Problem, Scheduling
+from codegen.cli.products import Products
+from codegen.cli.scheduled import scheduled
+from codegen.cli.trace import _lines, _per_slot
+from codegen.timeline import Timeline
+from passes.simulation import Activity
 from tests.codegen.cli.commands import coordgraph
 
 SIZES = ("--m", "96", "--n", "128", "--k", "160", "--dtype", "f32", "--target", "cpu")
@@ -45,6 +52,25 @@ def test_the_summary_and_the_files(folder: Path):
     record = json.loads((folder / "events.json").read_text())
     assert record["workgroups"] == 5
     assert sum(e["ph"] == "X" for e in shown) == len(record["events"]["begin"])
+
+
+def test_no_share_of_time_is_negative_zero():
+    """0.1 + 0.9 + 0.1 seconds in a makespan of 1.1 seconds leave -2.2e-16 seconds of idle time."""
+    times = np.array([0, 0.1, 0.2, 1.1])
+    numbers = {name: np.zeros(3, np.int64) for name in ("workgroup", "slot", "role", "rank")}
+    numbers |= {name: np.zeros(3, np.int64) for name in ("warpgroup", "product", "m", "n")}
+    numbers |= {"first": np.zeros(3, np.int64), "count": np.ones(3, np.int64)}
+    did = np.array([Activity.MULTIPLY, Activity.FINISH, Activity.MULTIPLY])
+    columns = {**numbers, "begin": times[:-1], "end": times[1:], "activity": did}
+    columns["stalled"] = np.zeros(3)
+    found = Timeline.of(columns, target="cpu", name="data-parallel", workgroups=1, dropped=0)
+    assert found.per_processor[0]["slot_seconds"]["idle"] < 0
+    problem = Problem(64, 64, 64)
+    made = scheduled(problem, Scheduling(target="cpu"), fixed=False)
+    lines = dict(_lines(made, Products.of(problem, None, None), found))
+    assert lines["idle"] == "0.0%, of which tail 0.0%"
+    *_, idle, tail = (next(iter(column.cells)) for column in _per_slot(found, "threads").columns)
+    assert (idle, tail) == ("0.0%", "0.0%")
 
 
 def test_json_has_the_problem_and_the_results(folder: Path):
