@@ -141,11 +141,24 @@ class Builder:
                 f"other; give options of {found.kind.__name__}, or leave out one of the two"
             )
         if reason := self.why_not(found):
+            refused = f"{found.family} refuses: {reason}"
             raise CodegenError(
                 f"{self.architecture}: instructions='{instructions}' cannot be used, because "
-                f"{found.family} refuses: {reason}; leave instructions out"
+                f"{'; '.join([refused, *self._instead_of(found)])}"
             )
         return found
+
+    def _instead_of(self, refusing: Lowering) -> list[str]:
+        """Whether another lowering accepts the graph that `refusing` refuses, as parts of an error.
+
+        If none does, leaving `instructions` out is no remedy, so the reasons of all are given.
+        """
+        others = [each for each in self._entry.lowerings if each is not refusing]
+        reasons = {each.family: self.why_not(each) for each in others}
+        for family, reason in reasons.items():
+            if reason is None:
+                return [f"or leave instructions out, and the kernel multiplies by {family}"]
+        return [f"{family} refuses too: {reason}" for family, reason in reasons.items()]
 
     def _allowed(self, options: Pass) -> tuple[Lowering, ...]:
         """The lowerings that may be used if the caller passes options for one of them.

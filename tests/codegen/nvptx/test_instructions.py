@@ -119,3 +119,17 @@ def test_a_run_reports_them():
     sizes = ("--m", "16", "--n", "16", "--k", "16", "-t", "interpreter", "--repeat", "1")
     assert coordgraph("run", *sizes, "--json").json["instructions"] == "numpy"
     assert "code numpy" in " ".join(coordgraph("run", *sizes).out.split())
+
+
+def test_leaving_instructions_out_is_advised_only_where_another_lowering_accepts():
+    words = ("compile", "-t", "sm_90a", "-s", "data-parallel")
+    done = coordgraph(*words, "--tile", "64x64x32", "--instructions", "wgmma")
+    assert done.code == 3
+    assert f"or leave instructions out, and the kernel multiplies by {OLDER}" in done.err
+    assert coordgraph(*words, "--tile", "64x64x32").code == 0
+    done = coordgraph(*words, "--tile", "128x100x64", "--instructions", "wgmma")
+    assert done.code == 3
+    assert "leave instructions out" not in done.err
+    assert "must be a multiple of 8 in m and in n" in done.err
+    assert f"{OLDER} refuses too: the tile 128x100x64 must be a multiple of 16x16x16" in done.err
+    assert coordgraph(*words, "--tile", "128x104x64", "--instructions", "wgmma").code == 0
