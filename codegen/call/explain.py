@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ByRule", "Tuned", "explain", "explain_problem"]
 
 CPU = "cpu"
+COMPILE_FOR_CPU = "; use target='cpu'"
+"""The end of a refusal of an element type: advice for `compile`, which `explain` leaves out."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,8 @@ def explain_problem(
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
+    if refusal is not None:
+        refusal = refusal.removesuffix(COMPILE_FOR_CPU)
     here = {gpu.name: gpu for gpu in _here()}
     assumed = "" if device is not None else _assumed(here, refusal)
     if device is None:
@@ -253,9 +257,9 @@ def explain_problem(
     found = replace(on, reads_c=reads_c, batches=batches, invariant=invariant)
     if found.target != CPU and refusal is not None:
         raise CodegenError(
-            f"codegen.matmul has no code for this problem on {found.device}: "
-            f"{refusal.partition(';')[0]}; choose device='cpu' to explain what matmul does with "
-            "numpy arrays"
+            f"codegen.matmul has no code for this problem on {found.device}: {refusal}; "
+            f"{'or ' if ';' in refusal else ''}choose device='cpu' (--device cpu) to explain what "
+            "matmul does with numpy arrays"
         )
     heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
     if (order := found.order) is not None:
@@ -355,7 +359,9 @@ def _here() -> Iterator[Device]:
 
 def _why_no_times(found: PlanRequest) -> str:
     """A sentence that says why no times are predicted for a plan that a fixed rule has chosen."""
-    if found.target == CPU or found.target in modelled():
+    if found.target == CPU:
+        return "No times are predicted: the cost model covers GPUs."
+    if found.target in modelled():
         return (
             "No times are predicted: for this GPU the cost model covers wgmma, and this kernel "
             "does not use it."

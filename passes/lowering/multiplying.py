@@ -55,8 +55,12 @@ def no_instruction(gemm: GemmProblem, family: str) -> str | None:
         )
     if found.across_k or (gemm.transpose_b and not gemm.transpose_a):
         return None
+    remedies = ["A row-major (transpose_a=False; leave out --transpose-a)"] * gemm.transpose_a
+    if not gemm.transpose_b:
+        remedies.append(
+            "B as its transpose, a row-major n x k matrix (transpose_b=True or --transpose-b)"
+        )
     return (
-        f"{family} multiplies {kind} only if A and B are contiguous along k; give A row-major "
-        "(transpose_a=False), and B as its transpose, a row-major n x k matrix "
-        "(transpose_b=True)"
+        f"{family} multiplies {kind} only if A and B are contiguous along k; give "
+        f"{' and '.join(remedies)}"
     )

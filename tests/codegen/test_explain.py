@@ -210,8 +210,26 @@ def test_why_no_gpu_can_be_used_is_said():
     assert why in coordgraph("explain", *words).out
     layout = codegen.explain(512, 512, 512, "i8", transpose_b=True)
     assert layout.as_data()["device"] == "NVIDIA H200"
-    assert "not f32" in codegen.explain(512, 512, 512, "f32").heading[2]
+    assert codegen.explain(512, 512, 512, "f32").heading[2].endswith(", not f32")
     assert "assumed" not in str(codegen.explain(512, 512, 512, "i8", device="cpu"))
+
+
+def test_advice_of_explain_is_taken_next():
+    """What the output for a type that GPUs refuse advises is not refused itself."""
+    words = ("explain", "--m", "512", "--n", "512", "--k", "512", "--dtype")
+    done = coordgraph(*words, "f32")
+    assert "target=" not in done.out
+    assert done.out.endswith("No times are predicted: the cost model covers GPUs.\n")
+    for kind in ("f32", "i8"):
+        done = coordgraph(*words, kind, "--device", "H100")
+        assert "choose device='cpu' (--device cpu)" in done.err
+        assert coordgraph(*words, kind, "--device", "cpu").code == 0
+    assert "(transpose_b=True or --transpose-b); or choose device='cpu'" in done.err
+    assert "--transpose-a" not in done.err
+    assert "(transpose_b=True or --transpose-b)" in coordgraph(*words, "i8").out
+    assert "NVIDIA H100" in coordgraph(*words, "i8", "--device", "H100", "--transpose-b").out
+    done = coordgraph(*words, "i8", "--transpose-a", "--transpose-b", "--device", "H100")
+    assert "give A row-major (transpose_a=False; leave out --transpose-a); or" in done.err
 
 
 def test_rows_of_odd_length():

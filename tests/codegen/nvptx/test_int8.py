@@ -183,7 +183,7 @@ def test_operands_across_k_are_refused(lowering: type[Pass], family: str, layout
     why = lowering().why_not(graph)
     assert why is not None
     assert why.startswith(f"{family} multiplies u8 only if A and B are contiguous along k")
-    assert "transpose_b=True" in why
+    assert ("transpose_b=True" in why, "transpose_a=False" in why) == (not b, a)
 
 
 REFUSED: dict[str, tuple[dict[str, object], tuple[int, int, int], Pass]] = {
