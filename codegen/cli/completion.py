@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from codegen.cli.names import TARGET_NAMES, registered_passes
+from codegen.cli.names import GPU_NAMES, TARGET_NAMES, registered_passes
 
-__all__ = ["names_of_passes", "pipelines", "schedules", "targets"]
+__all__ = ["gpu_targets", "names_of_passes", "pipelines", "schedules", "targets"]
 
 
 def targets(incomplete: str) -> list[str]:
     """The targets whose names begin with the incomplete text; imports no code generator."""
     return _beginning(incomplete, TARGET_NAMES)
+
+
+def gpu_targets(incomplete: str) -> list[str]:
+    """The targets for GPUs whose names begin with the incomplete text."""
+    return _beginning(incomplete, GPU_NAMES)
 
 
 def names_of_passes(incomplete: str) -> list[str]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from passes.base import Pass
 
-__all__ = ["GROUP_NAMES", "TARGET_NAMES", "import_lowerings", "registered_passes"]
+__all__ = [
+    "GPU_NAMES",
+    "GROUP_NAMES",
+    "HOSTS",
+    "TARGET_NAMES",
+    "import_lowerings",
+    "registered_passes",
+]
 
 # Copies of `codegen.TARGETS` and `coordgraph.gemm.GROUP_AXES`: the modules of the originals import
 # sympy, which help and completion do not need. A test compares the copies with the originals.
@@ -17,6 +24,10 @@ TARGET_NAMES = (
     *("sm_100", "sm_120", "native"),
 )
 GROUP_NAMES = ("m", "k", "mnk")
+HOSTS = ("interpreter", "cpu")
+"""Targets whose kernels run on the CPU."""
+GPU_NAMES = tuple(name for name in TARGET_NAMES if name not in HOSTS)
+"""The architectures of GPUs, and `native`."""
 
 
 def registered_passes() -> dict[str, type[Pass]]:

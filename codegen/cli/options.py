@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,7 @@ __all__ = [
     "Threads",
     "output_option",
     "read_pipeline",
+    "target_option",
 ]
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
@@ -258,17 +259,27 @@ Import = Annotated[
         rich_help_panel=SCHEDULE,
     ),
 ]
-Target = Annotated[
-    str,
-    typer.Option(
+
+
+def target_option(text: str, complete: Callable[[str], list[str]]) -> Any:
+    """The option --target, whose help is `text` and whose shell completion is `complete`."""
+    return typer.Option(
         "--target",
         "-t",
         parser=_target,
         metavar="TARGET",
-        autocompletion=targets,
-        help=f"What to compile for: {', '.join(TARGET_NAMES[:-1])}, or native, the GPU of this "
-        "machine if it has one that multiplies the type, else the CPU.",
+        autocompletion=complete,
+        help=text,
         rich_help_panel=SCHEDULE,
+    )
+
+
+Target = Annotated[
+    str,
+    target_option(
+        f"What to compile for: {', '.join(TARGET_NAMES[:-1])}, or native, the GPU of this machine "
+        "if it has one that multiplies the type, else the CPU.",
+        targets,
     ),
 ]
 Instructions = Annotated[

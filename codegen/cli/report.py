@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from codegen.cli.completion import gpu_targets
 from codegen.cli.machine_option import MachineName
+from codegen.cli.names import GPU_NAMES, HOSTS
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     Batches,
@@ -21,17 +23,14 @@ from codegen.cli.options import (
     Scheduling,
     Source,
     output_option,
+    target_option,
 )
 from codegen.cli.output import duration, is_stdout, print_json, stdout, working, write_document
 
 __all__ = ["report"]
 
 
-HOSTS = ("cpu", "interpreter")
-"""Targets whose kernels run on the CPU; a report simulates only launches on GPUs."""
-
-
-@takes_groups(without=("batched",))
+@takes_groups(without=("batched", "target"))
 def report(
     *,
     problem: Problem,
@@ -40,6 +39,14 @@ def report(
     beta: Beta = 0.0,
     machine: MachineName = "H200",
     scheduling: Scheduling,
+    target: Annotated[
+        str,
+        target_option(
+            f"The GPU architecture to compile for: {', '.join(GPU_NAMES[:-1])}, or native, that "
+            "of --machine.",
+            gpu_targets,
+        ),
+    ] = "native",
     source: Source = None,
     output: Annotated[
         Path | None,
@@ -78,14 +85,14 @@ def report(
     from codegen.cli.simulated_launch import simulated_launch
     from passes.report import Subject, make_report
 
-    if scheduling.target in HOSTS:
+    if target in HOSTS:
         raise typer.BadParameter(
-            f"the report simulates GPUs, and {scheduling.target} is no GPU; leave out --target "
-            f"{scheduling.target}, or choose a GPU with --machine",
+            f"the report simulates GPUs, and {target} is no GPU; leave out --target {target}, or "
+            "choose a GPU with --machine",
             param_hint="--target",
         )
     launch = simulated_launch(problem, batches, extents, scheduling, source, machine, beta)
-    made, target = launch.made, scheduling.target
+    made = launch.made
     if target == "native":
         target = launch.machine.architecture
     with working(f"compiling for {target}"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from codegen.cli.completion import gpu_targets
+from codegen.cli.names import HOSTS, TARGET_NAMES
 from tests.codegen.cli.commands import coordgraph
 from tests.support.sampling import quick_cases
 
@@ -126,6 +129,14 @@ def test_what_no_machine_runs_is_refused(options: tuple[str, ...], code: int, wo
     assert done.code == code
     assert words in done.json["error"]["message"]
     assert "target='cpu'" not in done.out
+
+
+def test_the_help_lists_only_targets_that_are_accepted():
+    said = " ".join(coordgraph("report", "--help").out.replace("│", " ").split())
+    listed = said.partition("The GPU architecture to compile for: ")[2].partition(" --import")[0]
+    assert "sm_80, sm_86," in listed
+    assert not {"cpu", "interpreter"} & set(re.findall(r"\w+", listed))
+    assert gpu_targets("") == [name for name in TARGET_NAMES if name not in HOSTS]
 
 
 @pytest.mark.slow
