@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,6 +17,7 @@ from codegen.cli.options import (
 )
 from codegen.cli.stages import read_graph
 from coordgraph import Gemm, KernelGraph, PassError
+from coordgraph.elements import dtype
 from passes.lowering.architectures import ALIGNED_BYTES
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Scheduled:
 
         p = self.problem
         sized = None not in (p.m, p.n, p.k)
-        return 1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES
+        return 1 if sized and unaligned(_sized(p)) else ALIGNED_BYTES
 
     def compile(
         self,
@@ -233,7 +234,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
     missing = [f"--{axis}" for axis in "mnk" if getattr(problem, axis) is None]
     if missing:
         raise typer.BadParameter(f"--plan {AUTO} needs all sizes: give {', '.join(missing)} too")
-    gemm = problem.gemm(fixed=True)
+    gemm = _sized(problem)
     if not target.startswith("sm_"):
         return PlanRequest(gemm, "cpu", reads_c=reads_c).simple_plan
     alignment, gpu = 1 if unaligned(gemm) else ALIGNED_BYTES, _gpu_of(target)
@@ -249,6 +250,16 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
     base = constants_of()
     request = PlanRequest(gemm, target, base.device, base.processors, 0, alignment, reads_c)
     return next(request.plans())
+
+
+def _sized(problem: Problem) -> Gemm:
+    """The problem with its sizes as constants.
+
+    A `Gemm` has no k = 0. Kernels multiply zeros then, with the smallest k for which rows are
+    multiples of 16 bytes, so this k takes its place.
+    """
+    depth = problem.k or ALIGNED_BYTES // dtype(problem.dtype).bytes
+    return replace(problem, k=depth).gemm(fixed=True)
 
 
 def _gpu_of(target: str) -> Device | None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from codegen.cli.check import Check, Inputs, make_inputs, poisoned_output
-from codegen.cli.options import Problem
+from codegen.cli.options import Problem, Scheduling
 from codegen.cli.products import Products
 from codegen.cli.run import run
+from codegen.cli.scheduled import scheduled
 from tests.codegen.cli.commands import coordgraph
 
 QUICK = ("--dtype", "f32", "-t", "cpu", "--tile", "16x16x16", "--repeat", "1", "--check")
@@ -78,6 +79,23 @@ def test_no_depth(target: str):
     assert (found["check"]["passed"], found["check"]["error"]) == (True, 0)
     assert found["schedule"] is None
     assert coordgraph("run", *words).code == 0
+
+
+@pytest.mark.parametrize("beta", ["0", "0.5"])
+def test_a_plan_is_chosen_without_depth(beta: str):
+    words = ("--m", "20", "--n", "9", "--k", "0", "--dtype", "f32", "-t", "cpu", "--repeat", "1")
+    found = coordgraph("run", *words, "--plan", "auto", "--beta", beta, "--check", "--json").json
+    assert (found["check"]["passed"], found["check"]["error"]) == (True, 0)
+    assert found["plan"].endswith(" data-parallel")
+
+
+@pytest.mark.parametrize(("n", "alignment"), [(64, 16), (63, 1)])
+def test_a_plan_for_a_gpu_is_chosen_without_depth(n: int, alignment: int):
+    """The kernel multiplies zeros whose rows are aligned along k, so n decides the alignment."""
+    how = Scheduling(plan="auto", target="sm_90a")
+    made = scheduled(Problem(64, n, 0), how, fixed=False)
+    assert made.alignment == alignment
+    assert made.compile("sm_90a").lowered
 
 
 @pytest.mark.parametrize(
