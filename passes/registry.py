@@ -12,13 +12,17 @@ when the text of a pipeline first names the pass.
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
 
 from coordgraph import PassError
 from passes.base import PASSES, Pass
 
-__all__ = ["GROUP", "PASSES", "all_passes", "find_pass", "offered"]
+__all__ = ["GROUP", "PASSES", "advice_for_nameless", "all_passes", "find_pass", "offered"]
 
 GROUP = "coordgraph.passes"
 """Name of the entry-point group in which installed distributions list their passes."""
@@ -56,6 +60,36 @@ def offered() -> dict[str, tuple[EntryPoint, ...]]:
     for entry in entry_points(group=GROUP):
         found[entry.name] = (*found.get(entry.name, ()), entry)
     return found
+
+
+def advice_for_nameless() -> str | None:
+    """Advice on pass classes that no pipeline finds, because they define no `name`; None if none.
+
+    The classes are those at the top level of imported modules, without abstract ones.
+    """
+    found = [kind for kind in _subclasses(Pass) if _is_nameless(kind)]
+    if not found:
+        return None
+    one = len(found) == 1
+    names = ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in found)
+    words = "-".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", found[0].__name__)).lower()
+    return (
+        f"the pass class{'' if one else 'es'} {names} define{'s' if one else ''} no name; write a "
+        f'line such as name = "{words or "my-pass"}" in {"the" if one else "each"} class'
+    )
+
+
+def _is_nameless(kind: type[Pass]) -> bool:
+    """Whether a class at the top level of its module is a pass, but defines no name."""
+    module = sys.modules.get(kind.__module__)
+    top_level = getattr(module, kind.__qualname__, None) is kind
+    return top_level and not isabstract(kind) and not kind.__dict__.get("name")
+
+
+def _subclasses(kind: type[Pass]) -> Iterator[type[Pass]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _load(name: str) -> None:

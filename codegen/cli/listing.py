@@ -131,7 +131,10 @@ def explain(
     if kind is None:
         close = get_close_matches(name, found, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(found)}"
-        raise typer.BadParameter(f"there is no pass '{name}'; {hint}")
+        from passes.registry import advice_for_nameless
+
+        hints = filter(None, (advice_for_nameless(), hint))
+        raise typer.BadParameter(f"there is no pass '{name}'; {'; '.join(hints)}")
     if as_json:
         print_json(_data(kind))
         return

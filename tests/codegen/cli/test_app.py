@@ -272,6 +272,31 @@ def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest
         assert "--import" in re.sub(r"\x1b\[[0-9;]*m", "", coordgraph(command, "--help").out)
 
 
+def test_an_imported_pass_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The message says why no pipeline finds it; what it advises works."""
+    module = "coordgraph_test_nameless"
+    file = tmp_path / f"{module}.py"
+    file.write_text(MODULE.replace('    name = "test-imported-nothing"\n', ""))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    problem = coordgraph("show", "text", "--stage", "0").out
+    words = ("opt", "-p", "nothing", "--import", module)
+    try:
+        said = coordgraph(*words, stdin=problem).err
+        told = coordgraph("explain", "nothing", "--import", module, "--json").json["error"]
+    finally:
+        del sys.modules[module]
+    why = f"the pass class {module}.Nothing defines no name; write a line such as "
+    assert f"unknown pass 'nothing'; {why}name = \"nothing\" in the class; there are " in said
+    assert f"there is no pass 'nothing'; {why}name = \"nothing\"" in told["message"]
+    file.write_text(MODULE.replace("test-imported-nothing", "nothing") + "\n# named\n")
+    try:
+        assert coordgraph(*words, stdin=problem).code == 0
+    finally:
+        PASSES.pop("nothing", None)
+    assert "defines no name" not in coordgraph("explain", "nothing").err
+
+
 @pytest.mark.slow
 def test_a_tool_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("codegen.toolchain.find_ptxas", lambda: None)
