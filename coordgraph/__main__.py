@@ -6,10 +6,12 @@ Python finds another package under the name `codegen` or `passes`.
 
 from __future__ import annotations
 
+import platform
 import sys
 from importlib import import_module
 
-from coordgraph.import_names import hidden
+from coordgraph.import_names import NAMES, hidden, hiding_file, package_folder, prefer_own
+from coordgraph.version import __version__
 
 __all__ = ["main"]
 
@@ -24,11 +26,18 @@ def main() -> None:
     """Run the command line.
 
     If a file hides the package `coordgraph`, `passes` or `codegen`, `main` prints the file's path
-    instead, and ends with the exit code `UNAVAILABLE`.
+    instead, and ends with the exit code `UNAVAILABLE`. The command `doctor` runs all the same, with
+    the hidden packages, and its report says which file hides them.
     """
     if reason := hidden():
-        print(f"error: {reason}", file=sys.stderr)
-        sys.exit(UNAVAILABLE)
+        doctor = next((word for word in sys.argv[1:] if not word.startswith("-")), "") == "doctor"
+        if doctor:
+            prefer_own()
+        if not doctor or hidden():
+            print(f"error: {reason}", file=sys.stderr)
+            if doctor:
+                _print_what_is_known()
+            sys.exit(UNAVAILABLE)
     # Import the command line by name at run time: `codegen` is built on `coordgraph`, so modules of
     # `coordgraph` have no import statement for it.
     try:
@@ -36,6 +45,15 @@ def main() -> None:
     except KeyboardInterrupt:  # after the import, typer handles Ctrl-C
         sys.exit(INTERRUPTED)
     command_line.main()
+
+
+def _print_what_is_known() -> None:
+    """Print what `doctor` can say if its own code cannot be imported."""
+    print(f"python {platform.python_version()}: {sys.executable}")
+    print(f"coordgraph {__version__}: {package_folder('coordgraph')}")
+    for name in NAMES:
+        print(f"import {name}: {hiding_file(name) or package_folder(name)}")
+    print("doctor examines packages, tools and targets once these imports find coordgraph's own")
 
 
 if __name__ == "__main__":

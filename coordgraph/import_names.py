@@ -13,12 +13,24 @@ from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 
-__all__ = ["NAMES", "claimants", "hidden", "hiding_file", "is_own", "package_folder", "require"]
+__all__ = [
+    "NAMES",
+    "OVERRULED",
+    "claimants",
+    "hidden",
+    "hiding_file",
+    "is_own",
+    "package_folder",
+    "prefer_own",
+    "require",
+]
 
 NAMES = ("coordgraph", "passes", "codegen")
 """The packages that the distribution installs."""
 HOME = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))
 """The folder that contains the three packages of this distribution."""
+OVERRULED: dict[str, str] = {}
+"""For each package that a file hid before `prefer_own` was called, the sentence of `hidden`."""
 MARK = b"coordgraph"
 """Text that the `__init__.py` of each of this distribution's packages contains.
 
@@ -63,6 +75,15 @@ def hidden(names: Iterable[str] = NAMES) -> str | None:
         if (file := hiding_file(name)) is not None:
             return _advice(name, file)
     return None
+
+
+def prefer_own() -> None:
+    """Let later imports of this process find this distribution's packages first.
+
+    `coordgraph doctor` can then examine the rest of an installation whose packages are hidden.
+    """
+    OVERRULED.update({name: reason for name in NAMES if (reason := hidden([name])) is not None})
+    sys.path.insert(0, HOME)
 
 
 def require(*names: str) -> None:

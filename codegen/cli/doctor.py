@@ -102,8 +102,9 @@ def _print(sections: dict[str, list[Finding]], healthy: bool) -> None:
         else ("a package, the interpreter or the CPU does not work", "bold red")
     )
     failed = [f.name for rows in sections.values() for f in rows if f.status == "failed"]
-    if healthy and failed:
-        verdict, style = f"{verdict}; this does not: {', '.join(failed)}", "bold yellow"
+    if failed:
+        verdict += f"{'; this does not' if healthy else ''}: {', '.join(failed)}"
+        style = "bold yellow" if healthy else style
     console.print(Text(f"\n{verdict}", style))
 
 
@@ -127,7 +128,7 @@ def import_name(name: str) -> Finding:
     module of this name.
     """
     title, own = f"import {name}", import_names.package_folder(name)
-    if reason := import_names.hidden([name]):
+    if reason := import_names.OVERRULED.get(name) or import_names.hidden([name]):
         return Finding(title, "failed", reason, needed=True)
     for file in (Path(name, "__init__.py").resolve(), Path(f"{name}.py").resolve()):
         if file.is_file() and not import_names.is_own(name, str(file)):

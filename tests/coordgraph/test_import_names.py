@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,13 +13,16 @@ import pytest
 
 from codegen.cli.doctor import Finding, import_name
 from coordgraph import import_names
+from tests.support.sampling import quick_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def python(*words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)) -> tuple[int, str]:
-    """(exit code, standard error) of a Python program that is started in the folder `cwd`."""
-    done = subprocess.run(
+def run(
+    *words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program that is started in the folder `cwd`."""
+    return subprocess.run(
         [sys.executable, *words],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
@@ -27,6 +31,11 @@ def python(*words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)) -> tuple[in
         check=False,
         timeout=120,
     )
+
+
+def python(*words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)) -> tuple[int, str]:
+    """(exit code, standard error) of a Python program that is started in the folder `cwd`."""
+    done = run(*words, cwd=cwd, path=path)
     return done.returncode, done.stderr
 
 
@@ -63,9 +72,26 @@ def test_passes_of_the_user(tmp_path: Path, kind: str):
     code, err = python("-c", "import coordgraph; coordgraph.Gemm", cwd=tmp_path)
     assert code == 0
     assert f"RuntimeWarning: 'import passes' runs {file}" in err
-    code, err = python("-m", "coordgraph", "doctor", cwd=tmp_path)
+    code, err = python("-m", "coordgraph", "passes", cwd=tmp_path)
     assert code == 4
     assert err.splitlines()[-1].startswith(f"error: 'import passes' runs {file}")
+
+
+@quick_cases(1)
+@pytest.mark.parametrize("name", ["passes", "codegen"])
+def test_the_doctor_reports_what_is_in_the_way(tmp_path: Path, name: str):
+    """`doctor` runs in a folder with a package `passes` or `codegen`, and names it."""
+    file = package(tmp_path, name)
+    done = run("-m", "coordgraph", "doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "error:" not in done.stderr
+    found = json.loads(done.stdout)
+    failed = [each for rows in list(found.values())[1:] for each in rows if each["needed"]]
+    (row,) = (each for each in failed if each["status"] == "failed")
+    assert row["name"] == f"import {name}"
+    assert row["detail"].startswith(f"'import {name}' runs {file}, which is not part of")
+    assert f"Rename {tmp_path}/{name}, or run Python" in row["detail"]
+    assert [each["name"] for each in found["targets"]][:2] == ["interpreter", "cpu"]
 
 
 @pytest.mark.slow
@@ -87,12 +113,15 @@ def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
     """If another distribution has overwritten `codegen/__init__.py`, the error names that file."""
     ignored = shutil.ignore_patterns("__pycache__", "[a-z]*")
     shutil.copytree(ROOT / "coordgraph", tmp_path / "coordgraph", ignore=ignored)
-    for name in ("errors", "import_names", "late", "version"):
+    for name in ("__main__", "errors", "import_names", "late", "version"):
         shutil.copy(ROOT / "coordgraph" / f"{name}.py", tmp_path / "coordgraph")
     file = package(tmp_path, "codegen")
     shutil.copytree(ROOT / "passes", tmp_path / "passes", ignore=ignored)
     code, err = python("-c", "import coordgraph", cwd=tmp_path, path=())
     assert (code, f"'import codegen' runs {file}, which is not part" in err) == (0, True)
+    done = run("-m", "coordgraph", "doctor", cwd=tmp_path, path=())
+    assert (done.returncode, f"error: 'import codegen' runs {file}" in done.stderr) == (4, True)
+    assert f"import passes: {tmp_path}/passes\nimport codegen: {file}\n" in done.stdout
     shutil.copy(ROOT / "codegen" / "__init__.py", file)
     assert python("-c", "import coordgraph", cwd=tmp_path, path=()) == (0, "")
 
