@@ -9,6 +9,7 @@ from codegen.kernel import Kernel
 from codegen.nvtx_ranges import ranged, wanted
 from codegen.verified import checks_library_graphs, ensure_verified
 from coordgraph import CodegenError, KernelGraph
+from coordgraph.collection import collection_paused
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import to_text
@@ -106,7 +107,8 @@ def compile(
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
             machine; or the target, or `lowering`, cannot run the graph.
     """
-    with faults_named("compiling the graph", graph if isinstance(graph, KernelGraph) else None):
+    named = graph if isinstance(graph, KernelGraph) else None
+    with collection_paused(), faults_named("compiling the graph", named):
         _check_arguments(graph, target)
         if verify is not False:
             ensure_verified(graph, always=verify is True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from codegen.cache import cacheable, key_of, load, store
+from codegen.cache import cache_directory, cacheable, key_of, load, store
 from coordgraph import KernelGraph
 from coordgraph.library_graphs import is_made_by_library
 from passes.work_check import KNOWN
@@ -74,5 +74,10 @@ def is_verified(graph: KernelGraph) -> bool:
 
 
 def _key(graph: KernelGraph) -> str | None:
-    """The key of a graph in the cache of checked graphs; None if the graph cannot be cached."""
-    return key_of("verified", graph.text()) if cacheable(graph) else None
+    """The key of a graph in the cache of checked graphs.
+
+    None if the graph cannot be cached, or if the cache is off: a key takes as long as some checks.
+    """
+    if cache_directory() is None or not cacheable(graph):
+        return None
+    return key_of("verified", graph.text())

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from coordgraph import CoordGraphError, KernelGraph, LaunchError
+from coordgraph.collection import collection_paused
 from coordgraph.hooks import Hook
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ work check; `codegen.verified` implements this hook."""
 
 
 @lru_cache(maxsize=256)
+@collection_paused()
 def work_problems(graph: KernelGraph) -> tuple[str, ...]:
     """Check that the workgroups of a scheduled graph do the right work, by tracing small problems.
 

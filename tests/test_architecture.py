@@ -209,6 +209,22 @@ def test_imports_are_light(packages: str, heavy: tuple[str, ...]):
         f"loaded = sorted({set(heavy)} & {{name.partition('.')[0] for name in sys.modules}})\n"
         "sys.exit(f'loaded: {loaded}' if loaded else 0)\n"
     )
+    run_quietly(script)
+
+
+def test_the_checks_before_a_build_import_no_simulation_of_lowered_graphs():
+    """The check of a scheduled graph in a new process loads neither that nor NumPy's generators."""
+    heavy = {"coordgraph.verification.memory_order", "coordgraph.control.effects", "numpy.random"}
+    run_quietly(
+        "import sys, coordgraph, passes\n"
+        "passes.DataParallel()(coordgraph.Gemm('f32').graph((4, 4, 4))).verify('default')\n"
+        f"loaded = sorted({heavy} & {{*sys.modules}})\n"
+        "sys.exit(f'loaded: {loaded}' if loaded else 0)\n"
+    )
+
+
+def run_quietly(script: str) -> None:
+    """Run a script in a new process; it must succeed, print nothing and raise no warning."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         cwd=ROOT,

@@ -3,8 +3,9 @@
 `KernelGraph.check` runs these checks and returns a `Report`, with a counterexample for each check
 that is refuted. Each check of a scheduled graph is one module: `size_rules`, `cover`, `fix_up`,
 `forward_progress` or `addresses`. The checks of a lowered graph, `memory order` and `vectors`, are
-the package `memory_order` and the module `vectors`. The check `batch-invariance` runs only if the
-caller of `KernelGraph.check` names it. The module `checking` lists and runs the checks.
+the package `memory_order` and the module `vectors`; the module `lowered` lists them. The check
+`batch-invariance` runs only if the caller of `KernelGraph.check` names it. The module `checking`
+runs the checks.
 """
 
 from coordgraph.verification.checking import CHECKS, PROPERTIES, check_graph

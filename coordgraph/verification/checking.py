@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -17,15 +17,11 @@ from coordgraph.verification.evidence import LIMITS, Evidence
 from coordgraph.verification.fix_up import fix_up
 from coordgraph.verification.forward_progress import progress
 from coordgraph.verification.launch import Launch
-from coordgraph.verification.memory_order.check import NAME as MEMORY_ORDER
-from coordgraph.verification.memory_order.check import NOT_COVERED, memory_order, reduced_launches
 from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.size_rules import sizes as size_rules
-from coordgraph.verification.vectors import NAME as VECTORS
-from coordgraph.verification.vectors import vectors
 from coordgraph.verification.verdicts import Report, Verdict
 
-__all__ = ["CHECKS", "LOWERED", "PROPERTIES", "check_graph"]
+__all__ = ["CHECKS", "PROPERTIES", "check_graph"]
 
 CHECKS: dict[str, NamedCheck] = {
     check.name: check for check in (size_rules, cover, fix_up, progress, bounds)
@@ -34,11 +30,6 @@ CHECKS: dict[str, NamedCheck] = {
 PROPERTIES: dict[str, NamedCheck] = {check.name: check for check in (batch_invariance,)}
 """Named checks, by name, that run only if a caller names them, because a correct graph need not
 have the properties that they check."""
-LOWERED: dict[str, Callable[[KernelGraph, Sequence[Launch]], Verdict]] = {
-    MEMORY_ORDER: memory_order,
-    VECTORS: lambda graph, _: vectors(graph),
-}
-"""The checks of every graph that is lowered for a GPU, by name, in the order in which they run."""
 Sizes = Mapping[str, int | Sequence[int]]
 """Launch arguments by name: values of parameters, and the entries of tables."""
 
@@ -59,7 +50,7 @@ def check_graph(
             and above a multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
         checks: the names of the checks to run: of `CHECKS` and `PROPERTIES` for a scheduled graph,
-            of `LOWERED` for a lowered one. None runs all of `CHECKS`, or all of `LOWERED`.
+            of `lowered.LOWERED` for a lowered one. None runs all of `CHECKS`, or all of `LOWERED`.
 
     Raises:
         VerifyError: the graph has no schedule, fails the checks of its structure, or `level` or the
@@ -75,9 +66,12 @@ def check_graph(
         )
     graph.verify()
     launches = None if sizes is None else (_launch(graph, sizes),)
-    wanted = _wanted(graph, checks)
     verdicts: list[Verdict] = []
     if graph.level == "lowered":
+        # Imported here so that checks of scheduled graphs do not import the simulated machine.
+        from coordgraph.verification.lowered import LOWERED, NOT_COVERED, reduced_launches
+
+        wanted = _wanted(graph, checks, LOWERED, ())
         examined = launches or reduced_launches(graph, level)
         for name in wanted:
             start = perf_counter()
@@ -85,6 +79,7 @@ def check_graph(
                 verdict = LOWERED[name](graph, examined)
             verdicts.append(replace(verdict, seconds=perf_counter() - start))
         return Report(tuple(verdicts), examined, NOT_COVERED)
+    wanted = _wanted(graph, checks, CHECKS, PROPERTIES)
     evidence = Evidence(graph, LIMITS[level], launches)
     known = {**CHECKS, **PROPERTIES}
     for name in wanted:
@@ -95,18 +90,25 @@ def check_graph(
     return Report(tuple(verdicts), evidence.launches)
 
 
-def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the checks to run; None as `names` gives the checks that run by default.
+def _wanted(
+    graph: KernelGraph, names: Sequence[str] | None, usual: Iterable[str], others: Iterable[str]
+) -> tuple[str, ...]:
+    """The names of the checks to run.
+
+    Args:
+        graph: the graph to check.
+        names: the names that the caller gave; None runs the checks named in `usual`.
+        usual: the names of the checks that run by default for graphs of this graph's level.
+        others: the names of further checks of graphs of this level.
 
     Raises:
         VerifyError: `names` contains a name that is not the name of a check for graphs of this
             graph's level.
     """
-    usual = LOWERED if graph.level == "lowered" else CHECKS
     if names is None:
         return (*usual,)
     names = (names,) if isinstance(names, str) else tuple(names)
-    there = [*usual] if graph.level == "lowered" else [*usual, *PROPERTIES]
+    there = [*usual, *others]
     if unknown := [name for name in names if name not in there]:
         raise VerifyError(
             f"a {graph.level} graph has no check '{unknown[0]}'; its checks are {', '.join(there)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
         LaunchError: the graph's bounds on parameters exclude the launch, or a tensor does not fit
             in memory.
     """
-    gemm, random = graph.gemm, np.random.default_rng(SEED)
+    gemm, random = graph.gemm, Random(SEED)
     given = dict(launch.values)
     if gemm.diagonal:
         given |= _packed_elements(gemm, launch)
@@ -101,12 +102,14 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
     return Operands(arrays, scalars, values)
 
 
-def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generator) -> Array:
+def _random(tensor: Tensor, values: Mapping[str, Any], random: Random) -> Array:
     shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
     least = 0 if dtype(tensor.dtype).number is Number.UNSIGNED else -1
     try:
-        return random.integers(least, 2, shape).astype(numpy_dtype(tensor.dtype))
-    except MemoryError as error:
+        # Python's generator, because the import of NumPy's takes as long as all these numbers
+        numbers = np.frombuffer(random.randbytes(prod(shape)), np.uint8) % (2 - least)
+        return (numbers.astype(np.int8) + least).astype(numpy_dtype(tensor.dtype)).reshape(shape)
+    except (MemoryError, OverflowError) as error:
         raise LaunchError(
             f"the tensor {tensor.name} of {prod(shape)} elements does not fit in memory ({error}); "
             "choose a smaller problem"

@@ -62,6 +62,18 @@ def test_a_graph_that_was_built_is_not_traced_again(
     assert not traced
 
 
+def test_without_a_cache_no_key_is_made(
+    checked: list[KernelGraph], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    graph = StreamK(workgroups=9)(Gemm("f32").graph(TILE), "structure")
+    monkeypatch.setattr(KernelGraph, "text", lambda _: pytest.fail("the text was printed"))
+    work_problems.cache_clear()
+    assert work_problems(graph) == ()
+    verified.check_once(graph)
+    assert checked == [graph]
+
+
 def test_a_check_uses_the_traces_of_the_pass(monkeypatch: pytest.MonkeyPatch):
     work_problems.cache_clear()
     graph = StreamK(workgroups=6)(Gemm("f32").graph(TILE), "structure")

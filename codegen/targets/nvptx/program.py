@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from codegen.architectures import Variant, Vectors, architecture_of, emitter_of
 from coordgraph import CodegenError, KernelGraph, PassError
+from coordgraph.collection import collection_paused
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
 from coordgraph.foreign_graphs import faults_named
@@ -125,7 +126,7 @@ class CudaProgram:
     @cached_property
     def ptx(self) -> str:
         """The kernel's PTX, which the CUDA driver assembles when it loads the kernel."""
-        with faults_named("generating PTX", self.graph):
+        with collection_paused(), faults_named("generating PTX", self.graph):
             return self._compiled(self.module)
 
     @cached_property

@@ -10,7 +10,8 @@ import pytest
 
 from coordgraph import Gemm, VerifyError, parse
 from coordgraph.errors import UnnamedFault
-from coordgraph.verification import Outcome, checking
+from coordgraph.verification import Outcome
+from coordgraph.verification.lowered import LOWERED
 from coordgraph.verification.memory_order import examine, machine, steps, thread_values
 from coordgraph.verification.memory_order.check import NAME
 from coordgraph.verification.memory_order.machine_facts import Facts
@@ -54,7 +55,7 @@ def test_a_foreign_exception_of_the_check_is_named(monkeypatch: pytest.MonkeyPat
     def broken(*_: object) -> None:
         raise KeyError("B.boxes")
 
-    monkeypatch.setitem(checking.LOWERED, "memory order", broken)
+    monkeypatch.setitem(LOWERED, "memory order", broken)
     with pytest.raises(UnnamedFault, match=r"the check memory order failed: KeyError: 'B.boxes'"):
         parse(lowered("sm_80")).check()
 
