@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError, validation
 from passes.base import Pass, Verify
 from passes.options import allowed_values, option_types
-from passes.registry import PASSES, advice_for_nameless, find_pass, offered
+from passes.registry import PASSES, find_pass, offered, with_advice
 
 __all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
 
@@ -189,8 +189,7 @@ class _Reader:
         if kind is None:
             close = get_close_matches(name, {*PASSES, *offered()}, n=1)
             hint = f"did you mean '{close[0]}'?" if close else _known_passes()
-            hints = filter(None, (advice_for_nameless(), hint))
-            raise self._error(f"unknown pass '{name}'; {'; '.join(hints)}")
+            raise self._error(f"unknown pass '{name}'; {with_advice(hint)}")
         options: dict[str, Any] = {}
         if self._peek() == "{":
             self._next()

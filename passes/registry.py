@@ -22,7 +22,7 @@ from inspect import isabstract
 from coordgraph import PassError
 from passes.base import PASSES, Pass
 
-__all__ = ["GROUP", "PASSES", "advice_for_nameless", "all_passes", "find_pass", "offered"]
+__all__ = ["GROUP", "PASSES", "all_passes", "find_pass", "offered", "with_advice"]
 
 GROUP = "coordgraph.passes"
 """Name of the entry-point group in which installed distributions list their passes."""
@@ -62,19 +62,19 @@ def offered() -> dict[str, tuple[EntryPoint, ...]]:
     return found
 
 
-def advice_for_nameless() -> str | None:
-    """Advice on pass classes that no pipeline finds, because they define no `name`; None if none.
+def with_advice(hint: str) -> str:
+    """`hint`, and a sentence about pass classes that no pipeline finds, as they define no `name`.
 
     The classes are those at the top level of imported modules, without abstract ones.
     """
     found = [kind for kind in _subclasses(Pass) if _is_nameless(kind)]
     if not found:
-        return None
+        return hint
     one = len(found) == 1
     names = ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in found)
     words = "-".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", found[0].__name__)).lower()
-    return (
-        f"the pass class{'' if one else 'es'} {names} define{'s' if one else ''} no name; write a "
+    return hint + ("" if hint.endswith("?") else ".") + (
+        f" The pass class{'' if one else 'es'} {names} define{'s' if one else ''} no name; write a "
         f'line such as name = "{words or "my-pass"}" in {"the" if one else "each"} class'
     )
 

@@ -131,10 +131,9 @@ def explain(
     if kind is None:
         close = get_close_matches(name, found, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(found)}"
-        from passes.registry import advice_for_nameless
+        from passes.registry import with_advice
 
-        hints = filter(None, (advice_for_nameless(), hint))
-        raise typer.BadParameter(f"there is no pass '{name}'; {'; '.join(hints)}")
+        raise typer.BadParameter(f"there is no pass '{name}'; {with_advice(hint)}")
     if as_json:
         print_json(_data(kind))
         return
