@@ -288,7 +288,7 @@ def test_an_imported_pass_without_a_name(tmp_path: Path, monkeypatch: pytest.Mon
         del sys.modules[module]
     # Passes without a name that other tests define may be listed before it.
     for text in (said, told["message"]):
-        assert re.search(rf"The pass class(es)? .*{module}\.Nothing defines? no name; write a", text)
+        assert re.search(rf"The pass class(es)? .*{module}\.Nothing defines? no name; write", text)
         assert "'nothing'; there are " in text
     file.write_text(MODULE.replace("test-imported-nothing", "nothing") + "\n# named\n")
     try:
