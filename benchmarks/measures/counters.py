@@ -154,7 +154,7 @@ def launch_all(jobs: dict[str, Any], done: Path) -> None:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A table of the counters with a line for each row of the record."""
+    """A table of the GPU's hardware counters; each row of results, a profiled kernel, is a line."""
     made = Table("problem", "", "cycles", "of cuBLAS", "tensor", "memory", "L2", "delivered")
     theirs = {key_of(row): row["cycles"] for row in rows if row["name"] == CUBLAS}
     for row in rows:

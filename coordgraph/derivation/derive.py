@@ -205,10 +205,16 @@ class _Deriver:
         return frozenset() if size is None else frozenset(symbols_of(size))
 
     def _values(self, read: Iterable[str], wanted: str) -> dict[str, Any]:
-        """The values of the given coordinates and of the parameters and tables that the path reads.
+        """The values that the formula of the index `wanted` needs, by name.
+
+        They are the coordinates that the caller gave, and the parameters and tables in `read`.
+
+        Args:
+            read: names of the coordinates, parameters and tables that the formula reads.
+            wanted: the name of the dimension whose index is derived.
 
         Raises:
-            EvaluationError: coordinates or launch parameters that the path reads are missing.
+            EvaluationError: the caller gave no value for a coordinate or parameter in `read`.
         """
         if not self.point.numeric:
             return {}

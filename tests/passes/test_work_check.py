@@ -358,7 +358,7 @@ def test_a_sum_that_was_sent_may_take_partials_and_end():
 
 
 def test_a_sum_is_sent_under_the_indices_of_its_own_tile():
-    """Generated code sends the elements that the tile in scope has inside D."""
+    """The work check refuses to send a sum of tile (0, 0) where the indices of D are of (2, 0)."""
     used = Accumulators(3)
     used.zero("acc")
     used.add("acc", (0, 0))

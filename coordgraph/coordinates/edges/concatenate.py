@@ -86,8 +86,8 @@ class Concatenate(Edge):
         assert index is not None
         if count is None:
             raise NotInvertible(
-                f"{self}: the first upstream operand has no size; give that dimension the number "
-                "of parts as its size"
+                f"{self}: dimension '{self.upstream[0]}', which numbers the parts, has no size; "
+                "give it the number of parts as its size"
             )
         starts, each = index_symbol(self.table), self._needed(sizes)
         segment = search(starts, count, floor_div(index, each))

@@ -31,8 +31,8 @@ class DividedTile:
         loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues; if
             rows of A are gathered, that of B alone.
         gathers: the copies of gathered rows of a tile of A; None if TMA loads A.
-        rooms: number of elements of A and of B that a stage has room for, by the coordinate of the
-            shared memory.
+        rooms: how many elements of A, and of B, a stage has room for. The keys are the names of the
+            coordinates that index A's and B's shared memory.
         store: how D is stored through shared memory by TMA; None to store D from registers.
     """
 

@@ -303,7 +303,10 @@ def test_a_cluster_that_divides_rows_is_refused_in_words():
 @quick_cases(1)
 @pytest.mark.parametrize("case", HOPPER, ids=str)
 def test_kernels_play_to_their_end(case: Case):
-    """On the simulated GPU, no warpgroup hangs at a barrier around the exchange of row results."""
+    """On the simulated GPU, every warpgroup passes the barriers of a row reduction.
+
+    Before and after them, warpgroups exchange the sums of their columns of a row.
+    """
     graph = compiled(rms, case).lowered
     for seed in range(3):
         sizes = {"m": 2 * case.tile[0], "n": 512, "k": 256, "workgroups": 2}

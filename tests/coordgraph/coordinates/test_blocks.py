@@ -75,8 +75,8 @@ def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, colu
 
 @few
 @given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
-def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
-    """`reverse` maps an index past all parts to the last part, and to a row past its end."""
+def test_an_index_past_the_end(sizes: list[int], rows: int, columns: int, over: int):
+    """`Concatenate.reverse` maps an index past its last part to a row past that part's end."""
     edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
     whole = rows * columns * starts[-1]
     above = (len(sizes), rows, columns, max(sizes))
@@ -156,7 +156,7 @@ def test_the_number_of_segments_is_needed_to_find_one():
     graph = blocks(None, 2, 3)
     assert graph.forward(PARTS, ["all"])
     with pytest.raises(
-        NotInvertible, match="operand has no size; give that dimension the number of parts"
+        NotInvertible, match="numbers the parts, has no size; give it the number of parts"
     ):
         graph.reverse(["all"], ["k"])
 

@@ -79,7 +79,7 @@ def test_refusals():
         with pytest.raises(VerifyError, match="give one for each upstream operand after the first"):
             Concatenate(PARTS, "all", "starts", extents)
     with pytest.raises(
-        NotInvertible, match="operand has no size; give that dimension the number of parts"
+        NotInvertible, match="numbers the parts, has no size; give it the number of parts"
     ):
         Concatenate(PARTS, "all", "starts", ("rows", "columns")).reverse(
             (Integer(3),), Sizes((None, None, None), (None,)), Ranges()

@@ -78,7 +78,7 @@ def test_a_table_that_sorts_is_code():
     )
 
 
-def test_the_seed_is_recognised():
+def test_stream_k_of_a_fixed_problem():
     """Stream-K's pseudocode has the expected lines for 10 x 12 tiles and 32 workgroups."""
     text = scheduled(SEED, "stream-k{workgroups=32}").pseudocode()
     for line in (
