@@ -2,7 +2,8 @@
 
 `import coordgraph` then takes a few milliseconds; sympy and networkx are loaded with the first name
 that needs them. A package lists its names twice: under `TYPE_CHECKING` as ordinary imports, for
-type checkers and editors, and in a call of `late_names`.
+type checkers and editors, and in a call of `late_names`. `late_module` does the same for a module
+of another distribution.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
-__all__ = ["late_names"]
+__all__ = ["late_module", "late_names"]
 
 
 def late_names(
@@ -41,3 +42,20 @@ def late_names(
         return sorted({*vars(sys.modules[package]), *names, *submodules})
 
     return __getattr__, __dir__
+
+
+class _LateModule:
+    """Stands for a module, which is imported when one of its attributes is first read."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(import_module(self.__name__), name)
+        setattr(self, name, found)
+        return found
+
+
+def late_module(name: str) -> _LateModule:
+    """An object with the attributes of the module `name`, which the first use imports."""
+    return _LateModule(name)

@@ -80,10 +80,14 @@ def _json(source: str) -> Any:
 
 
 def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
-    """The graph before the first pass of a pipeline, and after each pass."""
+    """The graph before the first pass of a pipeline, and after each pass.
+
+    Schedules of other packages are traced on small problems, those of this library are not: the
+    graphs are shown, and a build checks its graph itself.
+    """
     dump = Dump()
     if pipeline is not None:
-        Pipeline(pipeline.passes, (*pipeline.instruments, dump))(graph)
+        Pipeline(pipeline.passes, (*pipeline.instruments, dump))(graph, verify="outside")
     start = "problem" if graph.level == "problem" else "start"
     after = [(name, result) for name, result in dump.stages]
     return [Stage(i, name, g) for i, (name, g) in enumerate([(start, graph), *after])]

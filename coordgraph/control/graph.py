@@ -6,12 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeVar
-
-import networkx
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordgraph.control.operations import Body, Kernel, Operation
 from coordgraph.hooks import Hook
+from coordgraph.late import late_module
+
+if TYPE_CHECKING:
+    import networkx
+else:
+    # Commands that list passes or read options make no graph, and networkx takes long to load.
+    networkx = late_module("networkx")
 
 __all__ = ["MERMAID", "ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
 

@@ -12,14 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import networkx
 from sympy import Expr, Symbol
 
 from coordgraph.coordinates.dimensions import Dimension
 from coordgraph.coordinates.edges import Edge, Sizes
 from coordgraph.errors import VerifyError
+from coordgraph.late import late_module
+
+if TYPE_CHECKING:
+    import networkx
+else:
+    # Commands that list passes or read options make no graph, and networkx takes long to load.
+    networkx = late_module("networkx")
 
 __all__ = ["DimensionLike", "Structure"]
 

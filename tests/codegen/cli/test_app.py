@@ -272,6 +272,26 @@ def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest
         assert "--import" in re.sub(r"\x1b\[[0-9;]*m", "", coordgraph(command, "--help").out)
 
 
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (("passes",), ("llvmlite", "networkx", "numpy")),
+        (("explain", "stream-k"), ("llvmlite", "networkx", "numpy")),
+        (("eval", "A.0", "-s", "stream-k"), ("coordgraph.interpreter.trace", "llvmlite", "numpy")),
+    ],
+)
+def test_commands_that_run_nothing_load_little(words: tuple[str, ...], heavy: tuple[str, ...]):
+    """Each heavy module that a command does not need would add a tenth to its time, or more."""
+    code = (
+        "import sys\nfrom codegen.cli import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        f"loaded = sorted({set(heavy)} & set(sys.modules))\n"
+        "sys.exit(f'loaded: {loaded}' if loaded else 0)\n"
+    )
+    done = process(*words, code=code)
+    assert (done.code, done.err) == (0, "")
+
+
 def test_an_imported_pass_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The message says why no pipeline finds it; what it advises works."""
     module = "coordgraph_test_nameless"
