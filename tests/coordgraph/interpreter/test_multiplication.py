@@ -1,12 +1,21 @@
 """`matrix_product` equals numpy's product, and splits it so that BLAS starts no threads."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from coordgraph.interpreter import multiplication
 from coordgraph.interpreter.multiplication import MOST_WORK, matrix_product
 
-SHAPES = ((128, 64, 128), (130, 64, 256), (1, 5, 7), (0, 4, 4), (4, 0, 4), (4, 4, 0), (9, 4000, 9))
+ROOT = Path(__file__).resolve().parents[3]
+SHAPES = (
+    *((128, 64, 128), (130, 64, 256), (1, 5, 7), (0, 4, 4), (4, 0, 4), (4, 4, 0)),
+    *((9, 4000, 9), (448, 448, 129), (70, 5000, 70)),
+)
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8", "i4"])
@@ -33,6 +42,24 @@ def test_a_tile_is_multiplied_in_bands_of_rows(monkeypatch: pytest.MonkeyPatch):
     matrix_product(a, b)
     assert sum(bands) == 130
     assert max(bands) * 64 * 128 <= MOST_WORK
+
+
+def test_a_product_of_wide_matrices_wakes_no_thread():
+    """The reference of a check multiplies whole matrices; a woken thread spins for 0.1 s."""
+    script = (
+        "import time\nimport numpy as np\n"
+        "from coordgraph.interpreter.multiplication import matrix_product\n"
+        "a, b = np.ones((448, 448), 'f4'), np.ones((448, 129), 'f4')\n"
+        "time.sleep(0.3)  # the threads that NumPy has started fall asleep\n"
+        "before = time.process_time() - time.thread_time()\n"
+        "matrix_product(a, b)\n"
+        "time.sleep(0.1)\n"
+        "print(time.process_time() - time.thread_time() - before)\n"
+    )
+    command = [sys.executable, "-c", script]
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.03
 
 
 def test_shapes_that_do_not_fit_are_refused():
