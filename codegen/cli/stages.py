@@ -80,14 +80,10 @@ def _json(source: str) -> Any:
 
 
 def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
-    """The graph before the first pass of a pipeline, and after each pass.
-
-    Schedules of other packages are traced on small problems, those of this library are not: the
-    graphs are shown, and a build checks its graph itself.
-    """
+    """The graph before the first pass of a pipeline, and after each pass."""
     dump = Dump()
     if pipeline is not None:
-        Pipeline(pipeline.passes, (*pipeline.instruments, dump))(graph, verify="outside")
+        Pipeline(pipeline.passes, (*pipeline.instruments, dump))(graph)
     start = "problem" if graph.level == "problem" else "start"
     after = [(name, result) for name, result in dump.stages]
     return [Stage(i, name, g) for i, (name, g) in enumerate([(start, graph), *after])]

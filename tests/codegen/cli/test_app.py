@@ -277,7 +277,7 @@ def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest
     [
         (("passes",), ("llvmlite", "networkx", "numpy")),
         (("explain", "stream-k"), ("llvmlite", "networkx", "numpy")),
-        (("eval", "A.0", "-s", "stream-k"), ("coordgraph.verification", "llvmlite", "numpy")),
+        (("eval", "A.0", "-s", "stream-k"), ("llvmlite", "islpy", "z3")),
     ],
 )
 def test_commands_that_run_nothing_load_little(words: tuple[str, ...], heavy: tuple[str, ...]):
