@@ -19,6 +19,7 @@ from codegen.call.request import PlanRequest
 from coordgraph import Gemm
 from passes.choosing import Plan
 from passes.choosing.choosers import chooser_of
+from passes.choosing.explaining import Explanation
 from passes.choosing.fixed_rules import instructions_plan
 from passes.choosing.gpu_figures import (
     FOLDER,
@@ -80,7 +81,9 @@ def test_plans_fit_the_gpu(name: str, size: tuple[int, int, int], dtype: str):
 @pytest.mark.parametrize("size", [(64, 1024, 4096), (2048, 2304, 8192)])
 def test_no_plan_is_listed_twice(size: tuple[int, int, int]):
     """Of 64 x 1024 x 4096, four plans divide tiles into one piece for each workgroup that fits."""
-    found = codegen.explain(*size, device="RTX 4090", count=1000).choices
+    explained = codegen.explain(*size, device="RTX 4090", count=1000)
+    assert isinstance(explained, Explanation)
+    found = explained.choices
     assert len({choice.plan for choice in found}) == len(found)
     assert any(choice.plan.workgroups == 128 for choice in found)
 
