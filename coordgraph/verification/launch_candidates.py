@@ -13,9 +13,9 @@ from sympy.core.relational import Relational
 from coordgraph.gemm import AXES, rows_of
 from coordgraph.integers import FloorDiv, FloorMod, Maximum, Minimum, nodes_of, symbols_of
 from coordgraph.kernel import KernelGraph
-from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
+from coordgraph.verification.packing import packed_elements
 
 __all__ = ["far_launches", "launch_candidates", "launch_of"]
 
@@ -186,6 +186,7 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
     for table, tensor in gemm.tables_of_rows.items():
         count = extents["m"] if gemm.m is None else gemm.m
         tables[table], values[rows_of(tensor)] = _rows(count, distinct=tensor == "D")
+    packed = packed_elements(gemm, [p.name for p in known.given], tables)
     for parameter in known.given:
         name = parameter.name
         if name in values:
@@ -197,7 +198,7 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
         elif name in ("batches", "groups"):
             values[name] = GROUPS
         elif parameter.minimum > 0:
-            values[name] = LARGEST_INDEX if name.startswith("elements_") else parameter.minimum
+            values[name] = packed.get(name, parameter.minimum)
         if name in values:
             values[name] = min(max(values[name], parameter.minimum), parameter.maximum)
     fixed = [getattr(gemm, axis) or values.get(axis, extents[axis]) for axis in AXES]

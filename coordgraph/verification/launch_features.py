@@ -23,6 +23,7 @@ from coordgraph.integers import (
 from coordgraph.kernel import KernelGraph
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
+from coordgraph.verification.packing import PACKED
 
 __all__ = ["LaunchFeatures"]
 
@@ -88,7 +89,9 @@ class LaunchFeatures:
         for number, (left, right) in enumerate(zip(sides, sides, strict=True)):
             found.add((number, _relation(self._nodes[number], left, right)))
         found.update(self._of_tiles(launch))
-        counts = [(i, v) for i, v in enumerate(values) if self._host[i].name not in AXES]
+        names = [p.name for p in self._host]
+        lengths = {i for i, name in enumerate(names) if name in AXES or name.startswith(PACKED)}
+        counts = [(i, v) for i, v in enumerate(values) if i not in lengths]
         for (i, one), (j, other) in permutations(counts, 2):
             # For every two parameters that count tiles, workgroups or iterations, one feature says
             # whether the remainder `one % other` is 0, 1 or `other - 1` (see `_rest`).

@@ -5,8 +5,7 @@ Elements are small whole numbers, so sums are exact in every element type and in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Mapping
 from math import prod
 from random import Random
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.reduction import reduced
 from coordgraph.errors import LaunchError
-from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, row_step, tensor_of
+from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.interpreter.layout import strides_of
@@ -27,6 +26,7 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
+from coordgraph.verification.packing import packed_elements, packed_starts
 
 __all__ = ["Operands", "Product", "make_operands", "products"]
 
@@ -34,9 +34,6 @@ SEED = 20
 GAP = 3
 """Number of unused elements between two rows of a tensor whose leading dimension is a launch
 argument."""
-PACKED = "elements_"
-"""Prefix of the names of launch parameters for the number of elements of a packed vector of
-matrices, such as `elements_a` for the matrices A of all products."""
 
 
 class Operands(NamedTuple):
@@ -74,7 +71,7 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
     gemm, random = graph.gemm, Random(SEED)
     given = dict(launch.values)
     if gemm.diagonal:
-        given |= _packed_elements(gemm, launch)
+        given |= packed_elements(gemm, launch.values, launch.tables)
     sums, out = dtype(gemm.accumulator), dtype(gemm.out_dtype or gemm.dtype)
     adds = sums.is_float or out == sums
     for parameter in graph.parameters.given:
@@ -114,19 +111,6 @@ def _random(tensor: Tensor, values: Mapping[str, Any], random: Random) -> Array:
             f"the tensor {tensor.name} of {prod(shape)} elements does not fit in memory ({error}); "
             "choose a smaller problem"
         ) from error
-
-
-def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
-    """The lengths of vectors that each hold one operand's matrices of all groups.
-
-    The keys are the launch parameters for these lengths, such as `elements_a`.
-    """
-    found: dict[str, int] = {}
-    for name in launch.values:
-        if name.startswith(PACKED):
-            tensor = name.removeprefix(PACKED).upper()
-            found[name] = max(_packed_starts(gemm, tensor, launch.tables)[-1], 1)
-    return found
 
 
 def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
@@ -219,7 +203,7 @@ def _matrix(
     stored = axes[::-1] if transposed else axes
     borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
     if gemm.diagonal and axes:
-        starts = _packed_starts(gemm, tensor, values)
+        starts = packed_starts(gemm, tensor, values)
         rows, columns = (borders[x][number + 1] - borders[x][number] for x in stored)
         flat = array.reshape(-1)[starts[number] : starts[number + 1]]
         found = flat.reshape(rows, -1 if rows else columns)[:, :columns]
@@ -243,23 +227,3 @@ def _matrix(
 def _all(gemm: GemmProblem, tensor: str) -> str:
     """The axes of an epilogue operand, such as `mn` or `l` (products); '' for other tensors."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
-
-
-def _packed_starts(
-    gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
-) -> list[int]:
-    """Where the matrix of each product begins in the tensor's vector; last, where the vector ends.
-
-    All positions are numbers of elements.
-    """
-    axes = gemm.axes[tensor]
-    if gemm.is_transposed(tensor):
-        axes = axes[::-1]
-    rows, columns = (tables[gemm.offsets(axis)] for axis in axes)
-    kind = gemm.dtype if tensor in ("A", "B") else gemm.out_dtype or gemm.dtype
-    step = row_step(kind)
-    sizes = (
-        (r1 - r0) * (-(-(c1 - c0) // step) * step)
-        for (r0, r1), (c0, c1) in zip(pairwise(rows), pairwise(columns), strict=True)
-    )
-    return [0, *accumulate(sizes)]
