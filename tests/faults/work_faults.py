@@ -177,7 +177,7 @@ COVER = (
         "main loop as long as the vector of the elements of B",
         "cover",
         STREAM,
-        (("For dim=for_k start=0 stop=k_count", "For dim=for_k start=0 stop=elements_b step=k_count"),),
+        (("dim=for_k start=0 stop=k_count", "dim=for_k start=0 stop=elements_b step=k_count"),),
         LIST,
     ),
     Fault(
