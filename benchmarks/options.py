@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "add_target",
     "add_time_limit",
     "command_line",
+    "parse_for_gpu",
     "require_positive",
 ]
 
@@ -187,6 +189,20 @@ def add_results(parser: argparse._ActionsContainer) -> None:
         "--results", type=Path, default=RESULTS, metavar="FOLDER",
         help=f"folder for the record (JSON) and its plots; default benchmarks/{RESULTS.name}",
     )  # fmt: skip
+
+
+def parse_for_gpu(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line of a measure that needs a GPU.
+
+    The command ends with a message if there is no GPU, or if a value that must be positive is not.
+    """
+    from codegen.targets.nvptx import driver
+
+    options = parser.parse_args()
+    require_positive(parser, options)
+    if reason := driver.unavailable():
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    return options
 
 
 def require_positive(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

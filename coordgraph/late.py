@@ -45,7 +45,7 @@ def late_names(
 
 
 class _LateModule:
-    """Stands for a module, which is imported when one of its attributes is first read."""
+    """An object with the attributes of a module; it imports the module when one is first read."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name

@@ -40,7 +40,7 @@ from benchmarks.options import (
     add_shapes,
     add_time_limit,
     command_line,
-    require_positive,
+    parse_for_gpu,
 )
 from benchmarks.peers.contender import COORDGRAPH, CUBLAS
 from benchmarks.problems.problem import as_multiplied, operands
@@ -48,7 +48,6 @@ from benchmarks.problems.shapes import Shape, select_shapes
 from benchmarks.reports.console import make_console
 from benchmarks.reports.record import environment, key_of, result_path, write
 from benchmarks.reports.summary import Row
-from codegen.targets.nvptx.driver import unavailable
 
 __all__ = ["METRICS", "rows_of"]
 
@@ -180,11 +179,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run `python -m benchmarks counters`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
-    if reason := unavailable():
-        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    options = parse_for_gpu(parser())
     record = environment("counters")
     problems = [
         {"m": one.m, "n": one.n, "k": one.k, "layout": layout, "group": group}

@@ -23,7 +23,6 @@ by that of the fused kernel.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +40,7 @@ from benchmarks.options import (
     add_target,
     add_time_limit,
     command_line,
-    require_positive,
+    parse_for_gpu,
 )
 from benchmarks.peers.compete import compete, exit_if_wrong
 from benchmarks.peers.contender import Contender
@@ -64,7 +63,6 @@ from benchmarks.reports.record import environment, result_path, write
 from benchmarks.reports.summary import Row, by_problem, geometric_mean
 from benchmarks.timing.budget import TimeBudget
 from benchmarks.timing.monitor import Monitor
-from codegen.targets.nvptx.driver import unavailable
 from passes.choosing import rank
 
 __all__ = ["Costs", "costs", "main", "plan_for", "summary"]
@@ -283,11 +281,7 @@ def measure(options: argparse.Namespace, record: dict[str, Any], console: Consol
 
 def main() -> None:
     """Run `python -m benchmarks epilogue`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
-    if reason := unavailable():
-        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    options = parse_for_gpu(parser())
     options.shapes = options.shapes or [parse_shape(text) for text in SHAPES]
     record: dict[str, Any] = {
         **environment("epilogue"),

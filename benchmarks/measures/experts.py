@@ -17,7 +17,6 @@ Both results are compared with a product in f32 for some tokens first.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +28,7 @@ from benchmarks.options import (
     add_sampling,
     add_time_limit,
     command_line,
-    require_positive,
+    parse_for_gpu,
 )
 from benchmarks.problems.layers import CHECKED, fault_of, swiglu
 from benchmarks.reports.layer_speeds import measure
@@ -176,13 +175,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run `python -m benchmarks experts`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
-    from codegen.targets.nvptx.driver import unavailable
-
-    if reason := unavailable():
-        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    options = parse_for_gpu(parser())
     jobs = {
         f"{layer}, {tokens} tokens": partial(Problem, layer, tokens)
         for layer in options.layers

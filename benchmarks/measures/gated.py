@@ -16,7 +16,6 @@ All results are compared with a product in f32 for some tokens first.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -28,7 +27,7 @@ from benchmarks.options import (
     add_shapes,
     add_time_limit,
     command_line,
-    require_positive,
+    parse_for_gpu,
 )
 from benchmarks.problems.layers import CHECKED, fault_of, swiglu
 from benchmarks.problems.shapes import Shape, parse_shape
@@ -66,7 +65,7 @@ class Problem:
             "torch eager": lambda: eager(x, weight),
         }
         if compiled:
-            torch._dynamo.reset()
+            torch.compiler.reset()
             # torch.compile makes no CUDA graph: each contender is captured in one when timed.
             made: Any = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
             self.ways["torch.compile"] = lambda: made(x, weight)
@@ -96,13 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run `python -m benchmarks gated`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
-    from codegen.targets.nvptx.driver import unavailable
-
-    if reason := unavailable():
-        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    options = parse_for_gpu(parser())
     shapes = options.shapes or [parse_shape(text) for text in SHAPES]
     jobs = {shape.size: partial(Problem, shape, options.compiled) for shape in shapes}
     measure("gated", "SwiGLU", jobs, options)

@@ -94,7 +94,7 @@ def parse_layer(text: str) -> tuple[int, int]:
 
 
 def ratios(rows: Iterable[Row]) -> list[Ratios]:
-    """The speed of the invariant product for each problem whose two times were recorded."""
+    """The speed of the invariant product, for each problem with a time of it and of the default."""
     times: dict[tuple[int, int, int], dict[str, float]] = {}
     for row in rows:
         if "seconds" in row:

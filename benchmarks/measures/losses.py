@@ -17,7 +17,6 @@ that a contender allocated at once beside its arguments.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,7 +27,7 @@ from benchmarks.options import (
     add_shapes,
     add_time_limit,
     command_line,
-    require_positive,
+    parse_for_gpu,
 )
 from benchmarks.problems.layers import CHECKED
 from benchmarks.problems.shapes import Shape, parse_shape
@@ -119,13 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run `python -m benchmarks losses`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
-    from codegen.targets.nvptx.driver import unavailable
-
-    if reason := unavailable():
-        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    options = parse_for_gpu(parser())
     shapes = options.shapes or [parse_shape(text) for text in SHAPES]
     jobs = {
         f"{shape.size}{', with gradients' if gradients else ''}": partial(

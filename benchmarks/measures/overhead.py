@@ -12,7 +12,6 @@ idle.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from benchmarks.options import (
     add_sampling,
     add_target,
     command_line,
-    require_positive,
+    parse_for_gpu,
 )
 from benchmarks.peers.compete import compete, exit_if_wrong
 from benchmarks.peers.ours import PlanKernel
@@ -37,7 +36,6 @@ from benchmarks.problems.shapes import parse_shape
 from benchmarks.reports.console import announce_files, make_console, progress_bars
 from benchmarks.reports.record import environment, result_path, write
 from benchmarks.timing.monitor import Monitor
-from codegen.targets.nvptx.driver import unavailable
 from coordgraph import CoordGraphError
 
 GOAL = 0.03
@@ -164,11 +162,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 def main() -> None:
     """Run `python -m benchmarks timeline`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
-    if reason := unavailable():
-        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
+    options = parse_for_gpu(parser())
     console = make_console()
     record: dict[str, Any] = {
         **environment("timeline"),

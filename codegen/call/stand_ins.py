@@ -103,7 +103,7 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
-    """Whether a plan adds along k in the order that a request pins; True if none is pinned."""
+    """Whether a plan adds products along k in the order that the request demands, if it does."""
     if request.order is None:
         return True
     # `order_in_graph` imports the checks of graphs, which other calls do not need.

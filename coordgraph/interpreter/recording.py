@@ -180,9 +180,9 @@ class _Recorder:
                 self.flush(op.accumulator)
                 self._end(work, op, env)
             case AwaitPartial():
-                (slot,) = work.slot(env)
-                self.events.append(Receive(self.workgroup, slot, self._output(work, env)))
-                self.accumulators.wait_for(slot, self._output(work, env))
+                (slot,), tile = work.slot(env), self._output(work, env)
+                self.events.append(Receive(self.workgroup, slot, tile))
+                self.accumulators.wait_for(slot, tile)
             case SendPartial() | AccumulatePartial():
                 self.flush(op.accumulator)
                 self.accumulators.send(op.accumulator, self._output(work, env))

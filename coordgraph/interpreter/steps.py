@@ -158,7 +158,7 @@ class Work:
 
     @cached_property
     def finishing(self) -> Work | None:
-        """The epilogue on macro tiles of this operation's shape; None if there is no epilogue.
+        """The graph's epilogue for macro tiles of this operation's shape; None without an epilogue.
 
         `AwaitPartial` names no accumulator, so no shape: then it is the kernel's first epilogue.
         """

@@ -54,16 +54,17 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
 
 
 def _with_options(launch: Launch, options: Mapping[str, int]) -> Iterator[Launch]:
-    """The launch itself, and then with all `options`, unless there are none."""
+    """Yield the launch, and if `options` is not empty, the launch with these arguments."""
     yield launch
     if options:
         yield replace(launch, values={**launch.values, **options})
 
 
 def _options(graph: KernelGraph) -> dict[str, int]:
-    """The graph's options by name, each with the value 1; none if no formula of the graph uses one.
+    """The launch arguments that can only be 0 or 1, by name, each with the value 1.
 
-    An option is a launch argument that is 0 or 1, such as `read_c`, which says whether C is given.
+    `read_c` is one: it says whether C is given. The result is empty if no formula of the graph uses
+    any of them, since then their values do not change what a launch does.
     """
     given = [p for p in graph.parameters.given if (p.minimum, p.maximum) == (0, 1)]
     used = any(p.symbol in symbols_of(value) for p in given for value in graph.expressions)

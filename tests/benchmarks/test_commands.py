@@ -52,6 +52,13 @@ def test_every_measure_has_help_with_an_example(
     assert f"    python -m benchmarks {name}" in printed
 
 
+@pytest.mark.parametrize("name", ["counters", "epilogue", "experts", "gated", "losses", "timeline"])
+def test_a_measure_without_a_gpu_ends_with_the_reason(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("codegen.targets.nvptx.driver.unavailable", lambda: "no driver")
+    with pytest.raises(SystemExit, match=r"^no GPU: no driver; run this measure on a machine with"):
+        run(monkeypatch, name)
+
+
 def examples() -> list[str]:
     """The modules of `benchmarks` that have examples in docstrings."""
     files = sorted((ROOT / "benchmarks").rglob("*.py"))

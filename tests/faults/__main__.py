@@ -40,7 +40,7 @@ class LoweredFault:
 
     @property
     def schedule(self) -> str:
-        """Text: the pipeline that schedules the graph, and the architecture of the lowering."""
+        """The pipeline that schedules the graph, and the target for which the graph is lowered."""
         return f"{self.fault.schedule} on {self.fault.target}"
 
     def refuted_by(self) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
         return Result(Outcome.WORDLESS, str(ours.error))
     if theirs.error is not None:
         return Result(Outcome.BOTH_REFUSED)
-    # PyTorch's addmm on GPUs accepts any shape of an input that it does not read.
+    # If beta is 0, torch.addmm on GPUs does not read `input`, and accepts any shape of it.
     unread = device == "cuda" and case.name == "addmm" and case.options.get("beta") == 0
     # PyTorch accepts some calls with unlike types if a tensor has no elements.
     unlike = len({x.dtype for x in case.tensors}) > 1

@@ -108,7 +108,7 @@ def test_a_run_times_both_kernels_by_the_same_plan(
             yield {**row, "layout": layout, "shape": shape.name}
 
     for name, fake in {
-        "unavailable": lambda: None,
+        "parse_for_gpu": lambda made: made.parse_args(),
         "environment": lambda kind: {"kind": kind, "date": "2026-01-31T12:00:00+00:00"},
         "trace_epilogue": lambda: "traced",
         "plan_for": plan_for,

@@ -35,7 +35,7 @@ def test_the_means_are_geometric():
 
 
 class FakeProblem:
-    """A layer whose results are numbers; that of PyTorch is wrong."""
+    """A layer whose results are plain numbers; the result of `torch eager` is wrong."""
 
     def __init__(self) -> None:
         self.ways = {"coordgraph": lambda: 1, "torch eager": lambda: 2}

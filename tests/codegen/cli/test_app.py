@@ -281,7 +281,7 @@ def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_commands_that_run_nothing_load_little(words: tuple[str, ...], heavy: tuple[str, ...]):
-    """Each heavy module that a command does not need would add a tenth to its time, or more."""
+    """Importing one of the `heavy` modules would lengthen the command by a tenth or more."""
     code = (
         "import sys\nfrom codegen.cli import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"
@@ -293,7 +293,7 @@ def test_commands_that_run_nothing_load_little(words: tuple[str, ...], heavy: tu
 
 
 def test_an_imported_pass_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The message says why no pipeline finds it; what it advises works."""
+    """The error names the class without a name; once it has the advised one, the pass runs."""
     module = "coordgraph_test_nameless"
     file = tmp_path / f"{module}.py"
     file.write_text(MODULE.replace('    name = "test-imported-nothing"\n', ""))

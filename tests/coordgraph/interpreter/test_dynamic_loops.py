@@ -59,7 +59,7 @@ def test_every_scheduler(scheduler: str):
 
 
 def test_a_workgroup_that_runs_alone_takes_all_tickets():
-    """A workgroup that runs before all others takes every tile but their first tiles."""
+    """The workgroup that runs first takes all tiles, except the first tile of each other one."""
     segments = Counter[int]()
 
     class Watched(Shuffled):
