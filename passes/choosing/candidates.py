@@ -54,6 +54,10 @@ CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
 CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. On
 two measured sizes with larger k, plans without such clusters were at least as fast.
 """
+TURNS_DEPTH = 1024
+"""Smallest k, in elements, for which pingpong warpgroups are tried with B as the left operand of
+wgmma. With smaller k, such plans were measured to take 1.05 to 1.2 times the predicted time (H200,
+2026-11-27)."""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
 
@@ -312,11 +316,15 @@ def _cut(
         few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     part_m, part_n = known[0] / known[3], known[1] / known[4]
-    # If B is contiguous along n, multiples of WIDE columns are faster; see WIDE. If groups divide
-    # m, other numbers of columns were not measured.
-    wide = WIDE if problem.ragged("m") or not problem.transpose_b else MMA_COLUMNS
-    keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide) == 0
+    # Multiples of WIDE are faster along an axis that is contiguous in memory; see WIDE. If groups
+    # divide m, other extents were not measured.
+    wide_m = WIDE if problem.ragged("m") or problem.transpose_a else MMA_COLUMNS
+    wide_n = WIDE if problem.ragged("m") or not problem.transpose_b else MMA_COLUMNS
+    keep &= part_m % wide_m == 0
+    keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide_n) == 0
     keep &= known[1] < 2 * max(n, UNIT_K)
+    if k < TURNS_DEPTH:
+        keep &= (known[6] == 1) | (part_m % MMA_M == 0)
     if problem.grouped:
         # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.

@@ -12,7 +12,7 @@ from coordgraph.elements import DTYPES, ROW_BYTES
 from passes.choosing.plan_table import Column, Table
 from passes.lowering.architectures import architecture_of
 from passes.lowering.multiplying import REGISTER_BYTES
-from passes.lowering.sm_90a.boxes import in_boxes
+from passes.lowering.sm_90a.boxes import box_rows, in_boxes
 from passes.lowering.sm_90a.division import (
     MMA_M,
     MOST_COLUMNS,
@@ -60,8 +60,9 @@ SHARED = architecture_of("sm_90a").shared_bytes - BARRIER_BYTES
 CTAs divide k."""
 NEAR = 16
 """Number of consecutive workgroups that are assumed to run on the SMs of one GPC."""
-LOW = 32
-"""Number of rows of a TMA box of A or B if k is the contiguous axis; see `BoxedOperand`."""
+HEIGHTS = np.array([box_rows(max(extent, 1)) for extent in range(1025)], np.float64)
+"""Number of rows of a TMA box of A or B if k is the contiguous axis, by the number of rows that a
+CTA loads for each pipeline stage; see `BoxedOperand`."""
 
 
 class Shape:
@@ -174,10 +175,9 @@ class Shape:
         narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < row))
         self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
         """narrow: share of `asked_bytes` in TMA boxes whose rows are shorter than a cache line."""
-        high_a, high_b = (
-            np.where(t.turned_a == 1, box_m, LOW),
-            np.where(t.turned_b == 1, LOW, self.box_n),
-        )
+        low_a, low_b = (HEIGHTS.take(rows.astype(int), mode="clip") for rows in (rows_a, rows_b))
+        high_a = np.where(t.turned_a == 1, box_m, low_a)
+        high_b = np.where(t.turned_b == 1, low_b, self.box_n)
         outside_m, outside_n = _last(t.m, t.tile_m, self.rows), _last(t.n, t.tile_n, self.columns)
         # The rows after the last row of a group are rows of the next group, so they are inside A.
         outside_m = np.where(t.ragged_m == 1, 0, outside_m)
@@ -191,8 +191,8 @@ class Shape:
         matrix are not requested.
         """
         self.copies = self.units * (
-            np.where(t.turned_a == 1, loaded_m / box_m, np.ceil(rows_a / LOW))
-            + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), loaded_n / self.box_n)
+            np.where(t.turned_a == 1, loaded_m / box_m, np.ceil(rows_a / low_a))
+            + np.where(t.turned_b == 1, np.ceil(rows_b / low_b), loaded_n / self.box_n)
         )
         """copies: number of TMA boxes of A and B that the producer warp requests in one
         iteration."""

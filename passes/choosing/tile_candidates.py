@@ -30,26 +30,32 @@ The numbers are the extents of the tile along m, n and k; the numbers of CTAs of
 m, n and k; and the number of pingpong warpgroups (1 if warpgroups are cooperative).
 """
 
-WIDTHS = {
-    16: (64, 128, 192, 256),
-    32: (64, 128, 256),
-    48: (128, 256),
-    64: (40, *range(48, 257, 16), 72, 88),
-    80: (128, 256),
-    96: (128, 256),
-    112: (128, 256),
-    144: (128, 256),
-    160: (128, 256),
-    176: (128, 256),
-    128: (48, *range(64, 257, 16), 72, 88, 104, 120, 288, 320),
-    192: (64, 96, 128, 160, 192),
-    256: (64, 96, 112, 128, 144, 160, 192),
+LEFT_A_WIDTHS = {
+    64: (*range(48, 257, 16), *range(40, 128, 16)),
+    128: (*range(48, 257, 16), *range(72, 192, 16), 288, 320),
+    192: (*range(64, 129, 16), 160, 192),
+    256: (*range(64, 193, 16), *range(72, 128, 16)),
     320: (96, 128),
 }
-"""Extents of a CTA's part of a tile that are tried: for each number of rows, the numbers of
-columns. Odd multiples of 8 above 120 are left out: those up to 184 were measured to be up to 17 %
-slower than the next multiple of 16 (H200, 2026-11-24)."""
-TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
+"""Extents of a CTA's part of a tile that are tried with A as the left operand of wgmma: for each
+number of rows, the numbers of columns."""
+LEFT_B_HEIGHTS = {
+    128: (*range(72, 256, 8), 48),
+    192: (*range(72, 120, 8),),
+    256: (*range(72, 192, 8), 48),
+    384: (*range(72, 128, 8),),
+}
+"""Extents of a CTA's part of a tile that are tried with B as the left operand of wgmma: for each
+number of columns, the numbers of rows. Multiples of 64 are left out, because A is the left operand
+then."""
+FEW_ROWS = {16: (64, 128, 192, 256), 32: (64, 128, 256)}
+"""Extents of a CTA's part of a tile that are tried if m is small: for each number of rows, the
+numbers of columns."""
+TURNS = (
+    *((128, columns) for columns in range(96, 193, 16)),
+    (64, 256),
+    *((rows, 128) for rows in range(72, 192, 8) if rows % MMA_M),
+)
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 alternate between tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
@@ -58,14 +64,9 @@ products that have few output tiles and whose time is limited by the rate of the
 `passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures plans with these clusters
 for other products too."""
 LARGE_CLUSTER_WIDTHS = {
-    48: (64, 128),
+    **dict.fromkeys(range(48, 249, 8), (128,)),
     64: (*range(32, 193, 16), 256),
-    80: (64, 128),
-    96: (64, 128),
-    112: (64, 128),
     128: (*range(32, 193, 16), 256),
-    144: (64, 128),
-    160: (64, 128),
     192: (64, 96, 128),
     256: (64, 96, 128),
 }
@@ -125,8 +126,7 @@ def _large_clusters(c_bytes: int, row: int) -> Iterator[Tiling]:
     """Yield the macro tiles that are tried with clusters of more than two CTAs."""
     for rows, widths in LARGE_CLUSTER_WIDTHS.items():
         for columns in widths:
-            most = accumulators_beside(c_bytes, swapped(rows, columns, 1))
-            if sums(rows, columns, c_bytes=c_bytes) > most:
+            if not _fits(rows, columns, row, c_bytes):
                 continue
             for m, n in LARGE_CLUSTERS:
                 yield m * rows, n * columns, row, m, n, 1, 1
@@ -136,23 +136,46 @@ def _large_clusters(c_bytes: int, row: int) -> Iterator[Tiling]:
 
 def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
     """Yield the macro tiles and clusters that `tilings` returns, some of them more than once."""
-    for rows, widths in WIDTHS.items():
-        for columns in widths:
-            left_b = swapped(rows, columns, 1)
-            most = accumulators_beside(c_bytes, left_b)
-            if columns % WIDE and row > UNIT_K:
-                continue  # the columns of wgmma on 8-bit elements are a multiple of 16
-            if sums(rows, columns, c_bytes=c_bytes) > most:
-                continue
-            yield from _clusters(rows, columns, row, turns=1)
-            if rows <= 64 or columns <= 64:
-                yield rows, columns, 2 * row, 1, 1, 2, 1
-            for units in DEEP.get(rows, ()):
-                if units == 2 or columns <= DEEPEST_COLUMNS:
-                    yield rows, columns, units * row, 1, 1, 1, 1
+    for rows, columns in _parts():
+        if not _fits(rows, columns, row, c_bytes):
+            continue
+        yield from _clusters(rows, columns, row, turns=1)
+        if rows <= 64 or columns <= 64:
+            yield rows, columns, 2 * row, 1, 1, 2, 1
+        for units in DEEP.get(rows, ()):
+            if units == 2 or columns <= DEEPEST_COLUMNS:
+                yield rows, columns, units * row, 1, 1, 1, 1
     for rows, columns in TURNS:
-        if rows * columns // WARPGROUP <= accumulators_beside(c_bytes, False):
+        left_b = swapped(rows, columns, 2)
+        right = rows if left_b else columns
+        if right % WIDE and row > UNIT_K:
+            continue
+        if rows * columns // WARPGROUP <= accumulators_beside(c_bytes, left_b):
             yield from _clusters(rows, columns, row, turns=2)
+
+
+def _parts() -> Iterator[tuple[int, int]]:
+    """Yield (rows, columns) of a CTA's part of a tile that are tried without pingpong."""
+    for widths in (FEW_ROWS, LEFT_A_WIDTHS):
+        for rows, several in widths.items():
+            yield from ((rows, columns) for columns in several)
+    for columns, heights in LEFT_B_HEIGHTS.items():
+        yield from ((rows, columns) for rows in heights if rows % MMA_M)
+
+
+def _fits(rows: int, columns: int, row: int, c_bytes: int) -> bool:
+    """Whether wgmma has an instruction for a CTA's part of a tile, and threads have the registers.
+
+    Args:
+        rows, columns: extents of a CTA's part of a tile along m and n, in elements.
+        row: number of elements of A and B in a 128-byte row of shared memory.
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+    """
+    left_b = swapped(rows, columns, 1)
+    right = rows if left_b else columns
+    if right % WIDE and row > UNIT_K:
+        return False  # the columns of wgmma on 8-bit elements are a multiple of 16
+    return sums(rows, columns, c_bytes=c_bytes) <= accumulators_beside(c_bytes, left_b)
 
 
 def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]:

@@ -37,7 +37,15 @@ from passes.lowering.sm_90a.division import MMA_M, Division, M, N
 from passes.lowering.sm_90a.maps import Maps, axis_of
 from passes.lowering.sm_90a.ring import FULL
 
-__all__ = ["GROUP_ROWS", "LEAST_ROW_BYTES", "BoxedOperand", "TileLoad", "in_boxes", "swizzle"]
+__all__ = [
+    "GROUP_ROWS",
+    "LEAST_ROW_BYTES",
+    "BoxedOperand",
+    "TileLoad",
+    "box_rows",
+    "in_boxes",
+    "swizzle",
+]
 
 MOST_ROWS = 256
 """Largest number of rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
@@ -183,7 +191,7 @@ class BoxedOperand(Operand):
         # columns of one sum only.
         if self.sums > 1:
             alike = gcd(alike, self.division.columns // self.sums)
-        high = _rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
+        high = box_rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
         number = c.add(Linear(own("boxes"), Integer(-(-extent // across)), note="across k"))
         first = c.add(Linear(own("boxes.first"), Integer(across), note="first of a box: 0"))
@@ -301,7 +309,7 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
     return Swizzle(above, below, "xor", divisor=BANKS // chunks, modulus=chunks)
 
 
-def _rows(extent: int, few: int) -> int:
+def box_rows(extent: int, few: int = FEW_ROWS) -> int:
     """Choose the number of rows of a TMA box, if `extent` rows are divided into equal boxes.
 
     The result divides `extent`, is a multiple of 8 (whole core matrices), and is near `few`. If
