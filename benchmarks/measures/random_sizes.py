@@ -3,16 +3,19 @@
     python -m benchmarks random                                   # 80 sizes, about 8 minutes
     python -m benchmarks random --count 300 --seed 1 --layouts nt,nn --tune
     python -m benchmarks random --m-high 64 --k-low 4096 --json few-rows.json
+    python -m benchmarks random --regimes --seed 5 --time-limit 6   # 35 sizes of five regimes
 
 m, n and k are log-uniform between --low and --high, rounded to multiples of --step; one seed gives
-the same sizes on every machine. Contenders are timed in turn, as by `benchmarks gemm`: cuBLAS
+the same sizes on every machine. With --regimes, sizes are drawn in five regimes instead: square,
+a little more than whole waves of tiles, deep k with few tiles, decoding, and layers of language
+models. Contenders are timed in turn, as by `benchmarks gemm`: cuBLAS
 (`torch.matmul`), cuBLASLt (the fastest of the --candidates algorithms that its heuristics propose),
 and `codegen.matmul`, which chooses by the cost model, or with --tune by measuring.
 
 Two ratios are reported. `of cuBLAS` is cuBLAS's time divided by that of `codegen.matmul`. `of best`
 is the time of the faster of cuBLAS and cuBLASLt divided by that of `codegen.matmul`. Both are given
-as geometric mean and minimum: over all problems, by layout, by cuBLAS's time, and by k. The slowest
-problems follow, each with the plan that was chosen.
+as geometric mean and minimum: over all problems, by regime, by layout, by cuBLAS's time, and by k.
+The slowest problems follow, each with the plan that was chosen.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from benchmarks.peers.ours import Library, compile_choice
 from benchmarks.peers.plans import side_by_side
 from benchmarks.problems.log_uniform import log_uniform_shapes
 from benchmarks.problems.problem import Problem
+from benchmarks.problems.regimes import REGIMES, regime_shapes
 from benchmarks.problems.shapes import Shape
 from benchmarks.reports.console import make_console, progress_bars
 from benchmarks.reports.record import environment, result_path, write
@@ -78,6 +82,7 @@ class Comparison:
         seconds: the time of `codegen.matmul`, in seconds.
         cublas_seconds: the time of `torch.matmul`, in seconds.
         best_seconds: the time of the faster of cuBLAS and cuBLASLt, in seconds.
+        regime: the name of the regime that the size was drawn in; "" if there are no regimes.
     """
 
     m: int
@@ -88,6 +93,7 @@ class Comparison:
     seconds: float
     cublas_seconds: float
     best_seconds: float
+    regime: str = ""
 
     @property
     def of_cublas(self) -> float:
@@ -149,7 +155,8 @@ def compare(rows: Iterable[Row]) -> list[Comparison]:
         libraries = [seconds for name, seconds in medians.items() if name != COORDGRAPH]
         size = (ours["m"], ours["n"], ours["k"], ours["layout"])
         times = (medians[COORDGRAPH], medians[CUBLAS], min(libraries))
-        found.append(Comparison(*size, ours.get("plan", ""), *times))
+        regime = ours["shape"] if ours.get("shape") in REGIMES else ""
+        found.append(Comparison(*size, ours.get("plan", ""), *times, regime))
     return found
 
 
@@ -183,9 +190,11 @@ def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
 
 
 def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
-    """Summaries by class of problems: all, each layout, ranges of cuBLAS's time, ranges of k."""
+    """Summaries by class: all, each regime, each layout, ranges of cuBLAS's time, ranges of k."""
+    regimes = dict.fromkeys(one.regime for one in found if one.regime)
     names = [
         "all",
+        *regimes,
         *(f"layout {layout}" for layout in dict.fromkeys(one.layout for one in found)),
         *_classes(MICROSECONDS, "cuBLAS", " µs"),
         *_classes(DEPTHS, "k"),
@@ -195,6 +204,7 @@ def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
         microseconds = 1e6 * one.cublas_seconds
         for name in (
             "all",
+            *((one.regime,) if one.regime else ()),
             f"layout {one.layout}",
             _class(microseconds, MICROSECONDS, "cuBLAS", " µs"),
             _class(one.k, DEPTHS, "k"),
@@ -224,6 +234,11 @@ def parser() -> argparse.ArgumentParser:
         "--count", type=int, default=COUNT, metavar="N", help=f"number of sizes; default {COUNT}"
     )
     sizes.add_argument("--seed", type=int, default=0, help="seed of the sizes; default 0")
+    sizes.add_argument(
+        "--regimes",
+        action="store_true",
+        help="draw 35 sizes in five regimes; the other options for sizes are ignored",
+    )
     add_extents(sizes)
     add_layouts(sizes, "nt", "nn")
     add_dtype(sizes)
@@ -257,6 +272,9 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     if min(options.count, options.candidates) < 1:
         made.error("--count and --candidates must be positive")
     options.ranges = extent_ranges(made, options)
+    if options.regimes:
+        options.shapes = regime_shapes(options.seed)
+        return options
     options.shapes = log_uniform_shapes(options.count, options.seed, options.step, **options.ranges)
     return options
 
