@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from math import lcm
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +31,13 @@ from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents, stored_bytes
 from passes.choosing.summation_order import SummationOrder
-from passes.choosing.tile_candidates import WIDE, small_tiles, sums, tilings
+from passes.choosing.tile_candidates import WIDE
+from passes.choosing.tiling_columns import Columns, Kernels, tiling_columns
 from passes.choosing.tuned_schedules import INTERLEAVED
-from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, WARPGROUP
+from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M
 from passes.schedules.data_parallel import DataParallel
 
-__all__ = ["Kernels", "candidates", "chooseable", "fallback", "slow"]
+__all__ = ["candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
 """Limits on the number of rows of the macro tiles that are tried.
@@ -60,19 +60,6 @@ wgmma. With smaller k, such plans were measured to take 1.05 to 1.2 times the pr
 2026-11-27)."""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
-
-
-class Kernels(Protocol):
-    """A set of kernels to which candidate plans can be limited; `KernelFamily` implements it."""
-
-    @property
-    def tilings(self) -> frozenset[tuple[int, ...]]:
-        """A tuple per kernel: tile m, n, k; cluster m, n, k; number of pingpong warpgroups."""
-        ...
-
-    def holds(self, table: Table) -> Flag:
-        """For each row of a table, whether the set has the kernel of the row's plan."""
-        ...
 
 
 def slow(table: Table) -> Flag:
@@ -177,7 +164,8 @@ def candidates(
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
     row, narrow = dtype(problem.dtype).row, order is not None
-    known = _columns(reads.element_bytes, row, large, among, narrow)
+    k_major = not problem.transpose_a, problem.transpose_b
+    known = tiling_columns(reads.element_bytes, row, k_major, large, among, narrow)
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
@@ -402,50 +390,6 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
         high = cut.tiling[0] / counter.small[0] >= cut.few
         tried = tried & cut.small[counter.small] & sooner & high
     return tried
-
-
-Columns = tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]
-"""Type of a set of tilings: a tuple of three members, whose columns have one entry for each tiling.
-
-The first member has columns of tile m, n, k, cluster m, n, k, and the number of pingpong
-warpgroups. The second is a column: the number of accumulators that a thread has if workgroups send
-and receive partial sums. The third is a dict: for each (number of small tiles in a macro tile along
-m, along n), a column that says which tilings can have such small tiles.
-"""
-
-
-@lru_cache(maxsize=64)
-def _columns(
-    c_bytes: int, row: int, large_clusters: bool, among: Kernels | None, narrow: bool
-) -> Columns:
-    """A table with one row for each tiling: of all kernels, or of the kernels in `among`.
-
-    Args:
-        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
-        row: elements of A and B in a 128-byte row of shared memory.
-        large_clusters: whether to add clusters of more than two CTAs.
-        among: the kernels whose tilings are returned; None returns all tilings.
-        narrow: whether to add tiles of few columns.
-    """
-    known = tilings(c_bytes, row, large_clusters=large_clusters, narrow=narrow)
-    if among is not None:
-        known = [tiling for tiling in known if tuple(tiling) in among.tilings]
-    found = np.array(known, np.float64).reshape(-1, 7)
-    part = found[:, :2] / found[:, 3:5]
-    held = [
-        rows * columns / WARPGROUP
-        if turns > 1
-        else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes)
-        for (rows, columns), turns in zip(part, found[:, 6], strict=True)
-    ]
-    # Plans with small tiles and an epilogue that reads C were not measured, so they are left out.
-    small = [
-        {(tiling[0] // m, tiling[1] // n) for m, n in (() if c_bytes else small_tiles(tiling))}
-        for tiling in known
-    ]
-    parts = sorted(set[tuple[int, int]]().union(*small))
-    fits = {each: np.array([each in some for some in small]) for each in parts}
-    return tuple(found.T), np.array(held, np.float64), fits
 
 
 def fallback(persistent: bool = False, row: int = UNIT_K) -> Plan:

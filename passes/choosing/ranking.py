@@ -15,13 +15,14 @@ import numpy as np
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.base import Pass
-from passes.choosing.candidates import Kernels, candidates, fallback
+from passes.choosing.candidates import candidates, fallback
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column
 from passes.choosing.summation_order import SummationOrder
+from passes.choosing.tiling_columns import Kernels
 
 __all__ = ["Choice", "choices", "rank", "ranked"]
 

@@ -11,17 +11,17 @@ from itertools import product
 
 from passes.choosing.kernel_shape import UNIT_K
 from passes.lowering.sm_90a.division import (
-    HALVED_COLUMNS,
     MMA_COLUMNS,
     MMA_M,
     MOST_COLUMNS,
     WARPGROUP,
+    halved_columns,
     most_alone,
     swapped,
 )
 from passes.lowering.sm_90a.registers import accumulators_beside
 
-__all__ = ["WIDE", "Tiling", "small_tiles", "sums", "tilings"]
+__all__ = ["WIDE", "KMajor", "Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
 """Type: a macro tile and its cluster, as seven numbers.
@@ -33,16 +33,17 @@ m, n and k; and the number of pingpong warpgroups (1 if warpgroups are cooperati
 LEFT_A_WIDTHS = {
     64: (*range(48, 257, 16), *range(40, 128, 16)),
     128: (*range(48, 257, 16), *range(72, 192, 16), 288, 320),
-    192: (*range(64, 129, 16), 160, 192),
+    192: (*range(64, 193, 16), 224),
     256: (*range(64, 193, 16), *range(72, 128, 16)),
-    320: (96, 128),
+    320: (*range(96, 145, 16),),
 }
 """Extents of a CTA's part of a tile that are tried with A as the left operand of wgmma: for each
 number of rows, the numbers of columns."""
 LEFT_B_HEIGHTS = {
     128: (*range(72, 256, 8), 48),
-    192: (*range(72, 120, 8),),
+    192: (*range(72, 120, 8), *range(112, 193, 16)),
     256: (*range(72, 192, 8), 48),
+    320: (*range(80, 145, 16),),
     384: (*range(72, 128, 8),),
 }
 """Extents of a CTA's part of a tile that are tried with B as the left operand of wgmma: for each
@@ -94,6 +95,8 @@ each wgmma instruction if several instructions multiply the columns of a warpgro
 contiguous along n, plans with an odd multiple of 8 columns are not tried: TMA loads the next
 multiple of WIDE columns anyway, and such plans were measured to be 3 to 14 % slower (H200,
 2026-11-24)."""
+KMajor = tuple[bool, bool]
+"""Type: whether A, and whether B, is contiguous along k."""
 NEVER = 1 << 30
 """Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. The
 number is more than any thread can have, so the tile is not used."""
@@ -101,17 +104,23 @@ number is more than any thread can have, so the tile is not used."""
 
 @cache
 def tilings(
-    c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False, narrow: bool = False
+    c_bytes: int = 0,
+    row: int = UNIT_K,
+    *,
+    k_major: KMajor = (True, True),
+    large_clusters: bool = False,
+    narrow: bool = False,
 ) -> tuple[Tiling, ...]:
     """The macro tiles and clusters of candidate plans, all of which can be lowered to sm_90a.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: number of elements of A and B in a 128-byte row of shared memory.
+        k_major: whether A, and whether B, is contiguous along k.
         large_clusters: whether to add `LARGE_CLUSTERS`.
         narrow: whether to add `NARROW_WIDTHS`.
     """
-    more = [*_large_clusters(c_bytes, row)] if large_clusters else []
+    more = [*_large_clusters(c_bytes, row, k_major)] if large_clusters else []
     if narrow:
         more += (
             (rows, columns, units * row, 1, 1, 1, 1)
@@ -119,14 +128,14 @@ def tilings(
             for columns in widths
             for units in NARROW_DEPTHS
         )
-    return tuple(dict.fromkeys((*_tilings(c_bytes, row), *more)))
+    return tuple(dict.fromkeys((*_tilings(c_bytes, row, k_major), *more)))
 
 
-def _large_clusters(c_bytes: int, row: int) -> Iterator[Tiling]:
+def _large_clusters(c_bytes: int, row: int, k_major: KMajor) -> Iterator[Tiling]:
     """Yield the macro tiles that are tried with clusters of more than two CTAs."""
     for rows, widths in LARGE_CLUSTER_WIDTHS.items():
         for columns in widths:
-            if not _fits(rows, columns, row, c_bytes):
+            if not _fits(rows, columns, row, c_bytes, k_major):
                 continue
             for m, n in LARGE_CLUSTERS:
                 yield m * rows, n * columns, row, m, n, 1, 1
@@ -134,10 +143,10 @@ def _large_clusters(c_bytes: int, row: int) -> Iterator[Tiling]:
                     yield m * rows, n * columns, 2 * row, m, n, 1, 1
 
 
-def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
+def _tilings(c_bytes: int, row: int, k_major: KMajor) -> Iterator[Tiling]:
     """Yield the macro tiles and clusters that `tilings` returns, some of them more than once."""
     for rows, columns in _parts():
-        if not _fits(rows, columns, row, c_bytes):
+        if not _fits(rows, columns, row, c_bytes, k_major):
             continue
         yield from _clusters(rows, columns, row, turns=1)
         if rows <= 64 or columns <= 64:
@@ -163,19 +172,21 @@ def _parts() -> Iterator[tuple[int, int]]:
         yield from ((rows, columns) for rows in heights if rows % MMA_M)
 
 
-def _fits(rows: int, columns: int, row: int, c_bytes: int) -> bool:
+def _fits(rows: int, columns: int, row: int, c_bytes: int, k_major: KMajor) -> bool:
     """Whether wgmma has an instruction for a CTA's part of a tile, and threads have the registers.
 
     Args:
         rows, columns: extents of a CTA's part of a tile along m and n, in elements.
         row: number of elements of A and B in a 128-byte row of shared memory.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        k_major: whether A, and whether B, is contiguous along k.
     """
     left_b = swapped(rows, columns, 1)
     right = rows if left_b else columns
     if right % WIDE and row > UNIT_K:
         return False  # the columns of wgmma on 8-bit elements are a multiple of 16
-    return sums(rows, columns, c_bytes=c_bytes) <= accumulators_beside(c_bytes, left_b)
+    held = sums(rows, columns, c_bytes=c_bytes, row=row, k_major=k_major)
+    return held <= accumulators_beside(c_bytes, left_b)
 
 
 def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]:
@@ -196,10 +207,17 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
             yield rows, 2 * columns, row, 1, 2, 1, turns
 
 
-def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
+def small_tiles(
+    tiling: Tiling, row: int = UNIT_K, k_major: KMajor = (True, True)
+) -> tuple[tuple[int, int], ...]:
     """Each shape (rows, columns) of small tiles into which `HeterogeneousTiles` can divide a tile.
 
     A small tile is a half or a quarter of the macro tile.
+
+    Args:
+        tiling: the macro tile and its cluster.
+        row: number of elements of A and B in a 128-byte row of shared memory.
+        k_major: whether A, and whether B, is contiguous along k.
     """
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
@@ -217,7 +235,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
             # macro tile. The same warpgroups multiply small tiles, so if there are two, they must
             # be able to divide a small tile.
             team = _team(rows, columns)
-            fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
+            fits = sums(*part, team=team, row=row, k_major=k_major) < NEVER
+            fits = fits and (team == 1 or _halved(*part, row, k_major))
             fits = fits and _sides(*part)[1] % WIDE == 0
         if fits:
             found.append((tile[0] // across, tile[1] // along))
@@ -233,10 +252,16 @@ def _sides(rows: int, columns: int) -> tuple[int, int]:
     return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 
 
-def _halved(rows: int, columns: int) -> bool:
+def _halved(rows: int, columns: int, row: int, k_major: KMajor) -> bool:
     """Whether two warpgroups can divide a CTA's part of a tile, `rows` x `columns` elements."""
     left, right = _sides(rows, columns)
-    return left % (2 * MMA_M) == 0 or right % HALVED_COLUMNS == 0
+    return left % (2 * MMA_M) == 0 or right % _halved_columns(rows, columns, row, k_major) == 0
+
+
+def _halved_columns(rows: int, columns: int, row: int, k_major: KMajor) -> int:
+    """Two warpgroups divide wgmma's columns only if their number is a multiple of this one."""
+    right_a = swapped(rows, columns, 1)
+    return halved_columns(k_major[0 if right_a else 1], 1 if row > UNIT_K else 2)
 
 
 def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
@@ -258,6 +283,8 @@ def sums(
     *,
     streamed: bool = False,
     c_bytes: int = 0,
+    row: int = UNIT_K,
+    k_major: KMajor = (True, True),
 ) -> int:
     """Number of accumulators of a thread; NEVER if warpgroups cannot divide the part of the tile.
 
@@ -267,13 +294,16 @@ def sums(
             this tile does.
         streamed: whether workgroups send and receive partial sums.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        row: number of elements of A and B in a 128-byte row of shared memory.
+        k_major: whether A, and whether B, is contiguous along k.
     """
     left, right = _sides(rows, columns)
     consumers = team or _team(rows, columns, streamed=streamed, c_bytes=c_bytes)
     divided = left % (2 * MMA_M) != 0 and consumers > 1
     share = right // 2 if divided else right
     pieces = -(-share // MOST_COLUMNS)
-    if left % MMA_M or right % MMA_COLUMNS or (divided and right % HALVED_COLUMNS):
+    halved = _halved_columns(rows, columns, row, k_major)
+    if left % MMA_M or right % MMA_COLUMNS or (divided and right % halved):
         return NEVER
     if pieces > 1 and share % (WIDE * pieces):
         return NEVER

@@ -37,7 +37,6 @@ from coordgraph.tilings import Tiling
 from passes.lowering.row_reductions import RowLayout, exchange_bytes
 
 __all__ = [
-    "HALVED_COLUMNS",
     "HELPER_REGISTERS",
     "MMA_COLUMNS",
     "MMA_M",
@@ -51,6 +50,7 @@ __all__ = [
     "K",
     "M",
     "N",
+    "halved_columns",
     "most_alone",
     "swapped",
 ]
@@ -67,10 +67,9 @@ MMA_M = 64
 MOST_PIECES = 64
 """Largest number of wgmma instructions that may divide the columns of a block of 64 rows. The
 accumulators of 64 instructions, of 8 columns or more, do not fit in the registers of a thread."""
-MMA_COLUMNS, HALVED_COLUMNS, MOST_COLUMNS = 8, 32, 256
-"""MMA_COLUMNS: the number of columns of one wgmma instruction is a multiple of 8. HALVED_COLUMNS:
-two warpgroups divide the columns of the right operand only if these are a multiple of 32.
-MOST_COLUMNS: largest number of columns of one wgmma instruction."""
+MMA_COLUMNS, MOST_COLUMNS = 8, 256
+"""The number of columns of one wgmma instruction is a multiple of MMA_COLUMNS, and at most
+MOST_COLUMNS."""
 WARPGROUP, LANES = 128, 32
 """WARPGROUP: number of threads of a warpgroup. LANES: number of threads of a warp."""
 WARPS = WARPGROUP // LANES
@@ -137,6 +136,20 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
     return MOST_ALONE - less - (MOST_ALONE_ADDING - MOST_ALONE_BY_ELEMENTS) * narrow
 
 
+def halved_columns(k_major: bool, element_bytes: int) -> int:
+    """The number of which the columns of a tile are a multiple if two warpgroups divide them.
+
+    Each half is then a multiple of 8 columns, or of 16 for 8-bit elements, which wgmma multiplies
+    by instructions of that width; or of 16 if the operand is contiguous along its columns, because
+    a half begins where a TMA box begins.
+
+    Args:
+        k_major: whether the operand whose columns are divided is contiguous along k.
+        element_bytes: bytes of an element of A and B.
+    """
+    return 2 * MMA_COLUMNS if k_major and element_bytes > 1 else 4 * MMA_COLUMNS
+
+
 def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
     """Number of registers that setmaxnreg requests for a consumer thread, at most 240.
 
@@ -172,6 +185,7 @@ class Division:
             consumer warpgroups divide the workgroup's part of each tile (cooperative).
         producer: registers of a thread in the producer's warpgroup.
         kind: the type of A and B.
+        k_major: whether A, and whether B, is contiguous along k.
     """
 
     tiling: Tiling
@@ -181,6 +195,7 @@ class Division:
     turns: int = 1
     producer: int = PRODUCER_REGISTERS
     kind: DType = field(kw_only=True)
+    k_major: tuple[bool, bool] = field(kw_only=True)
 
     @property
     def instruction(self) -> MatrixInstruction:
@@ -231,8 +246,13 @@ class Division:
         be halved, or if warpgroups alternate between tiles (ping-pong); else two.
         """
         product = self.extent(M) * self.extent(N)
-        odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % HALVED_COLUMNS
+        odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % self.halved_columns
         return 1 if self.turns > 1 or odd or product <= self.alone * WARPGROUP else 2
+
+    @property
+    def halved_columns(self) -> int:
+        """Two warpgroups divide the columns only if their number is a multiple of this one."""
+        return halved_columns(self.k_major[self.right], self.kind.bytes)
 
     @property
     def consumers(self) -> int:

@@ -221,6 +221,7 @@ class LowerToHopper(Pass):
     def _division(self, graph: KernelGraph, tiling: Tiling) -> Division:
         """How a tile is divided over the cluster and its warpgroups."""
         turns, kind = CONSUMERS[self.consumers], dtype(graph.gemm.dtype)
+        k_major = not graph.gemm.transpose_a, graph.gemm.transpose_b
         rows, columns = (tiling.summed[axis] // self._cluster[axis] for axis in (M, N))
         # With B as the left operand, several sums of an element of D would be in different threads.
         left_b = tiling.sums == 1 and swapped(rows, columns, turns)
@@ -234,11 +235,13 @@ class LowerToHopper(Pass):
         sums = streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
         if not (Maps.of(graph, BOXED).tensors or Gatherers.needed_by(graph)):
-            return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
+            return Division(tiling, self._cluster, left_b, alone, turns, kind=kind, k_major=k_major)
         if sums:
             alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices take registers as well
         registers = HELPER_REGISTERS
-        return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
+        return Division(
+            tiling, self._cluster, left_b, alone, turns, registers, kind=kind, k_major=k_major
+        )
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the accumulators of a tile do not fit in the registers; None if they fit."""

@@ -12,7 +12,7 @@ from passes.kit.reduce_scatter import SHARE
 from passes.lowering.parts import too_many_sums
 from passes.lowering.sm_90a.boxes import LEAST_ROW_BYTES
 from passes.lowering.sm_90a.cuts import cuts
-from passes.lowering.sm_90a.division import HALVED_COLUMNS, MMA_COLUMNS, MMA_M, Division, K, M, N
+from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
 
 __all__ = [
     "across_k",
@@ -106,7 +106,7 @@ def no_team(divisions: Sequence[Division]) -> str | None:
     return (
         f"a workgroup's part {odd.extent(M)}x{odd.extent(N)} of tile {extents(odd.tile)} cannot be "
         f"halved, and those of other tiles are divided over {max(teams)} warpgroups; make one "
-        f"extent a multiple of {2 * MMA_M}, or the other a multiple of {HALVED_COLUMNS}, or "
+        f"extent a multiple of {2 * MMA_M}, or the other a multiple of {odd.halved_columns}, or "
         "choose consumers=pingpong"
     )
 
