@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from codegen.call.background import background_builds
     from codegen.call.explain import explain
     from codegen.call.matmul import grouped_matmul, matmul
+    from codegen.call.warm_calls import warm_calls
     from codegen.call.warming import warm
     from codegen.kernel import Kernel
     from passes.simulation.launching import simulate
@@ -36,6 +37,7 @@ else:
             "matmul": "codegen.call.matmul:matmul",
             "simulate": "passes.simulation.launching:simulate",
             "warm": "codegen.call.warming:warm",
+            "warm_calls": "codegen.call.warm_calls:warm_calls",
         },
         modules=("api", "architectures", "cache", "call", "export", "kernel", "targets"),
     )
@@ -51,4 +53,5 @@ __all__ = [
     "matmul",
     "simulate",
     "warm",
+    "warm_calls",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from codegen.call import families, measured
 from codegen.call.request import PlanRequest
@@ -20,8 +21,9 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
     a call of `warm`; then those of the cost model or, without a cost model, of data-sheet rates of
     the GPU, the cheapest first; then the fallback plan, which a fixed rule derives from the sizes.
 
-    If the request is for a batch-invariant product, every plan is checked to add along k in the
-    order that is pinned for n and k, and measured plans are not used.
+    If the request is for a batch-invariant product, every plan, also one of `codegen.warm_calls`,
+    is checked to add along k in the order that is pinned for n and k, and measured plans are not
+    used.
 
     Raises:
         LaunchError: `wanted` is neither a plan nor text.
@@ -53,7 +55,8 @@ def _pinned(request: PlanRequest, order: SummationOrder, wanted: Plan | None) ->
     # `order_in_graph` imports the checks of graphs, which other calls do not need.
     from passes.choosing.order_in_graph import why_not
 
-    for plan in request.plans() if wanted is None else (wanted,):
+    chosen = chain(families.plans_among(request) if families.known else (), request.plans())
+    for plan in chosen if wanted is None else (wanted,):
         if (refusal := why_not(order, plan, request.gemm)) is None:
             yield plan
         elif wanted is not None:

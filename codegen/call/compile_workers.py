@@ -131,27 +131,37 @@ class CompileWorkers:
                 process, are skipped.
             advance: is called with the number of kernels that are done, in this thread.
         """
-        new = {plan.kernel: plan for plan in plans if plan.kernel not in self._known}
-        self._known |= new.keys()
+        self.run([Job(self.request, plan) for plan in plans], advance)
+
+    def run(self, jobs: Sequence[Job], advance: Callable[[int], None] = lambda done: None) -> None:
+        """Compile the kernels of some jobs, whose requests may differ, as `compile` does.
+
+        Args:
+            jobs: the kernels, each for the arrays of a call or for aligned ones.
+            advance: is called with the number of kernels that are done, in this thread.
+        """
         if cache_directory() is None:
             return
-        new = {name: p for name, p in new.items() if not Job(self.request, p).is_done}
+        new = {job.done_key: job for job in jobs}
+        new = {key: job for key, job in new.items() if key not in self._known}
+        self._known |= new.keys()
+        new = {key: job for key, job in new.items() if not job.is_done}
         if len(new) < LEAST_KERNELS:
             return
         try:
-            jobs = [pickle.dumps(Job(self.request, plan)) for plan in new.values()]
+            pickled = [pickle.dumps(job) for job in new.values()]
         except (pickle.PicklingError, AttributeError, TypeError):
             # An epilogue function that cannot be imported by name cannot be sent to the processes,
             # so this process compiles the kernels later.
             return
-        count = min(self.most, os.cpu_count() or 1, len(jobs))
+        count = min(self.most, os.cpu_count() or 1, len(pickled))
         with suppress(OSError):
             while len(self.started) < count:
                 self.started.append(worker := start_worker())
                 self._idle.put(worker)
         if self.started:
             with ThreadPoolExecutor(len(self.started)) as threads:
-                for done, _ in enumerate(threads.map(self._run, jobs)):
+                for done, _ in enumerate(threads.map(self._run, pickled)):
                     advance(done + 1)
 
     def _run(self, job: bytes) -> None:

@@ -11,7 +11,8 @@ from codegen.call.arrays import library, stream_handle
 from codegen.call.background import setting
 from codegen.call.build import try_plans
 from codegen.call.checks import ArgumentMismatch, number
-from codegen.call.describe import describe
+from codegen.call.describe import Call, describe
+from codegen.call.recorded_calls import note
 from codegen.call.views import LABELS
 from codegen.kernel import Kernel
 from codegen.lru import LRUCache
@@ -60,28 +61,21 @@ def first_launch(
     if type(alpha) is not float:
         number(alpha, "alpha")
     flag(tune, "tune", LaunchError)
-    if tune and options.get("invariant"):
-        raise LaunchError(
-            "tune=True measures plans with other orders of additions, which invariant=True "
-            "excludes; leave out tune or invariant"
-        )
     call = describe(arrays, beta=beta, **options)
-    function = call.request.gemm.epilogue
-    if tune and not function.stores_d:
-        raise LaunchError(
-            f"tune=True compares D between plans, but the epilogue {function.name} does not store "
-            "it; leave out tune"
-        )
+    named = {"alpha": alpha, "beta": beta, **(numbers or {})}
+    free = plan is None and not tune
+    recorded = free and note(call.request.target, arrays, named, options)
+    if tune:
+        _check_tuned(call)
     a, b, c, out = (arrays[name] for name in "ABCD")
     operands = {LABELS.get(name, name): array for name, array in list(arrays.items())[4:]}
     operands |= numbers or {}
     serving: StandIn | None = None
     served: list[Any] | None = None
     behind = setting.on if background is None else flag(background, "background", LaunchError)
-    if behind and plan is None and not tune:
+    if behind and free:
         from codegen.call.stand_ins import stand_in
 
-        named = {"alpha": alpha, "beta": beta, **(numbers or {})}
         serving = stand_in(call.request, call.views, named)
         served = [] if serving and serving.job else None
 
@@ -90,10 +84,10 @@ def first_launch(
         swap_a, swap_b = call.arrangement.transpose
         if call.arrangement.rearranges:
             start, swap_a, swap_b = partial(call.arrangement.launch, start), False, False
-        if served is None:
-            prepared.put(key, (start, swap_a, swap_b))
-        else:
+        if served is not None:
             served[:] = start, swap_a, swap_b
+        elif not recorded:  # a prepared call would not be recorded when it is repeated
+            prepared.put(key, (start, swap_a, swap_b))
         left = library(a).transposed(a) if swap_a else a
         right = library(b).transposed(b) if swap_b else b
         return start(left, right, c, out, alpha, beta, stream, **operands)
@@ -117,6 +111,21 @@ def first_launch(
         prepared.put(key, served)
         build_behind(serving.job, served)
     return d
+
+
+def _check_tuned(call: Call) -> None:
+    """Raise LaunchError if a call cannot have `tune=True`."""
+    if call.request.invariant:
+        raise LaunchError(
+            "tune=True measures plans with other orders of additions, which invariant=True "
+            "excludes; leave out tune or invariant"
+        )
+    function = call.request.gemm.epilogue
+    if not function.stores_d:
+        raise LaunchError(
+            f"tune=True compares D between plans, but the epilogue {function.name} does not store "
+            "it; leave out tune"
+        )
 
 
 def launch_prepared(prepared: Prepared, a: Any, b: Any, *arguments: Any, **operands: Any) -> Any:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from codegen.call import build
-from codegen.call.arrangement import Prepared
 from codegen.call.arrays import library
 from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
@@ -20,8 +19,10 @@ from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
 from codegen.call.gradients import differentiable_matmul, recorded, refuse_gradients
 from codegen.call.launch import first_launch, launch_prepared
 from codegen.call.outputs import finished
+from codegen.call.prepared_calls import forget_prepared
+from codegen.call.prepared_calls import prepared_calls as _prepared
+from codegen.call.prepared_calls import prepared_epilogues as _prepared_epilogues
 from codegen.call.quick_keys import quick_key
-from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.gemm import OFFSETS, PARTS, ROWS, TARGETS, tensor_of
@@ -29,12 +30,6 @@ from coordgraph.interpreter.arguments import with_defaults
 from passes.choosing import Plan
 
 __all__ = ["chosen", "forget", "grouped_matmul", "matmul"]
-
-MOST_CALLS = 4096
-
-_prepared = LRUCache[Hashable, Prepared](MOST_CALLS)
-_prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared]](MOST_CALLS)
-"""Prepared launches of products with an epilogue, by `quick_key`, which takes little host time."""
 
 
 def matmul(
@@ -445,6 +440,5 @@ def chosen(
 
 def forget() -> None:
     """Drop every cached call and every cached kernel of this process."""
-    _prepared.clear()
-    _prepared_epilogues.clear()
+    forget_prepared()
     build.forget()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from math import ceil
 from typing import NamedTuple
 
 from codegen.call import background_compiler
 from codegen.call.build import MOST_ATTEMPTS, built, known
 from codegen.call.choose import plans
 from codegen.call.compile_workers import Job
+from codegen.call.families import by_padding
 from codegen.call.request import PlanRequest
 from codegen.call.views import TensorView
 from coordgraph import CoordGraphError
-from passes.choosing import Plan, choices, sizes
+from passes.choosing import Plan, choices
 from passes.choosing.kernel_family import KernelFamily
 
 __all__ = ["StandIn", "stand_in"]
@@ -92,14 +92,9 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
         )
         if best := next((c.plan for c in found if _is_allowed(c.plan, request)), None):
             return best
-    size = sizes(request.gemm)
-
-    def computed(plan: Plan) -> tuple[int, int]:
-        m, n, k = (ceil(x / side) * side for x, side in zip(size, plan.tile, strict=True))
-        return m * n * k, -plan.tile[0] * plan.tile[1]
-
     repeatable = (p for p in loaded if getattr(p.schedule, "reduction", "") != UNREPEATABLE)
-    return min((p for p in repeatable if _is_allowed(p, request)), key=computed, default=None)
+    allowed = (p for p in repeatable if _is_allowed(p, request))
+    return next(iter(by_padding(request, allowed)), None)
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:

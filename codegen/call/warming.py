@@ -8,29 +8,34 @@ chooses the best plan whose kernel is built.
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from codegen.cache import cache_directory, key_of
 from codegen.call import families
+from codegen.call.alignment import alignment_of
 from codegen.call.build import kernel_of, refuse
-from codegen.call.compile_workers import CompileWorkers
+from codegen.call.compile_workers import CompileWorkers, Job
 from codegen.call.progress import Advance, progress
 from codegen.call.request import EACH, PlanRequest
-from coordgraph import CodegenError, Gemm, LaunchError
+from codegen.call.views import TensorView
+from codegen.kernel import Kernel
+from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
 from coordgraph.validation import flag, whole
 from passes.choosing import Plan
 from passes.choosing.drawn_sizes import SizeRange, draw_sizes
 from passes.choosing.kernel_family import COUNT, KernelFamily, choose_family
+from passes.lowering.architectures import ALIGNED_BYTES
 
 if TYPE_CHECKING:
     from codegen.targets.nvptx.cuda_kernel import CudaKernel
-    from codegen.targets.nvptx.driver import Device
 
-__all__ = ["Warmed", "warm"]
+__all__ = ["Example", "Extents", "Warmed", "build_kernels", "warm"]
 
 SUFFIX = ".family.json"
 """The suffix of a file of the kernel cache that holds the kernels of a family."""
@@ -39,6 +44,7 @@ MOST_WORKERS = 16
 BY_RULE = 400
 """Number of random sizes whose plans decide which kernels are built if there is no cost model."""
 Extents = int | tuple[int, int]
+"""Type: an extent, or the smallest and the largest one, inclusive."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ def warm(
 ) -> Warmed:
     """Build kernels for a range of sizes, so that `matmul` compiles nothing for sizes in it.
 
+    For other kinds of calls, such as those with an epilogue, batches or groups, see `warm_calls`.
     Kernels are compiled in parallel processes, stored in the kernel cache on disk, and loaded on
     the GPU. From then on, for single products of these types and layouts whose rows have a multiple
     of 16 bytes, `matmul` chooses among these kernels if the size is in the range; for other sizes
@@ -126,25 +133,85 @@ def warm(
         reads_c=flag(reads_c, "reads_c", LaunchError),
     )
     with progress("warm") as advance:
-        family = _family(request, ranges, kernels, advance)
-        return _build(request, family, where, advance)
+        return build_kernels(request, ranges, kernels, advance, [Example()])
 
 
-def _build(request: PlanRequest, family: KernelFamily, where: Device, advance: Advance) -> Warmed:
-    """Compile and load the kernels of a family, and record them for later calls of `matmul`."""
-    count = len(family)
+@dataclass(frozen=True)
+class Example:
+    """The arrays and numbers of a call, for which kernels are loaded.
+
+    Attributes:
+        views: the arrays that kernels get, by the names of tensors; empty for arrays whose
+            addresses and rows are multiples of 16 bytes.
+        scalars: the numbers of the call, by name.
+    """
+
+    views: Mapping[str, TensorView] = field(default_factory=dict[str, TensorView])
+    scalars: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def job(self, request: PlanRequest, plan: Plan) -> Job:
+        """The job to compile the kernel of a plan for this example."""
+        return Job(request, plan, self.views, self.scalars)
+
+    def variant(self, request: PlanRequest) -> Hashable:
+        """A key that is equal for examples for which kernels have the same variant of their code.
+
+        Examples with different keys may have the same variant, too.
+        """
+        found = sorted(self.views.items())
+        arrays = ((x, alignment_of(v), gcd(v.shape[-1], ALIGNED_BYTES)) for x, v in found)
+        return request.alignment, gcd(request.gemm.n or 0, ALIGNED_BYTES), *arrays
+
+    def load(self, kernel: Kernel, request: PlanRequest) -> None:
+        """Load the code that such a call runs.
+
+        Raises:
+            CodegenError: the driver cannot assemble the code, or registers spill.
+        """
+        from codegen.targets.nvptx.driver import device as gpu
+
+        if self.views:
+            kernel.load_for(self.views, self.scalars)
+        else:
+            cuda_kernel: CudaKernel = kernel  # type: ignore[assignment]
+            cuda_kernel.preload(gpu(request.ordinal), reads_c=request.reads_c)
+
+
+def build_kernels(
+    request: PlanRequest,
+    ranges: tuple[SizeRange, ...],
+    most: int,
+    advance: Advance,
+    examples: Iterable[Example],
+) -> Warmed:
+    """Select, compile and load the kernels for ranges of sizes, and record them for later calls.
+
+    Args:
+        request: the problem and the device; its sizes are ignored.
+        ranges: the ranges of sizes.
+        most: the largest number of kernels.
+        advance: a function to report progress.
+        examples: a call for each variant of the kernels' code that is loaded.
+
+    Raises:
+        CodegenError: none of the kernels can be built.
+    """
+    family, examples = _family(request, ranges, most, advance), tuple(examples)
+    count = len(family) * len(examples)
+    jobs = [each.job(request, plan) for plan in family.kernels for each in examples]
     with CompileWorkers(request, most=MOST_WORKERS) as workers:
-        workers.compile(family.kernels, lambda done: advance("compiling", done, count))
+        workers.run(jobs, lambda done: advance("compiling", done, count))
     refused: dict[str, str] = {}
     for done, plan in enumerate(family.kernels):
-        advance("loading", done, count)
+        advance("loading", done, len(family))
         try:
-            kernel: CudaKernel = kernel_of(plan, request)  # type: ignore[assignment]
-        except CodegenError as error:
+            kernel = kernel_of(plan, request)
+        except CoordGraphError as error:
             refused[str(plan)] = str(error)
             continue
         try:
-            kernel.preload(where, reads_c=request.reads_c)
+            for example in examples:
+                example.load(kernel, request)
         except CodegenError as error:
             refuse(kernel, error)
             refused[str(plan)] = str(error)
@@ -161,17 +228,17 @@ def _family(
 ) -> KernelFamily:
     """The kernels to build: from the cache on disk, or selected now and stored there."""
     device = request.constants
-    if device is None:
+    if device is None or request.order is not None:
         return _by_rule(request, ranges, count)
-    key = key_of("family", repr((request.any_size, device, request.reads_c, ranges, count)))
+    options = request.reads_c, request.batches, ranges, count
+    key = key_of("family", repr((request.any_size, device, *options)))
     folder = cache_directory()
     file = None if folder is None else folder / f"{key}{SUFFIX}"
     if file is not None and (found := _read(file, ranges)) is not None:
         return found
     step = partial(advance, "selecting kernels: sizes")
-    found = choose_family(
-        request.any_size, device, ranges, count, reads_c=request.reads_c, advance=step
-    )
+    limits: dict[str, Any] = {"batches": request.batches, "reads_c": request.reads_c}
+    found = choose_family(request.any_size, device, ranges, count, **limits, advance=step)
     if file is not None:
         data = {"kernels": [str(plan) for plan in found.kernels], "losses": found.losses}
         with suppress(OSError):  # an unwritable cache is no error: it only saves time
@@ -194,6 +261,7 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
 def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
     """Kernels for lowerings without a cost model: the most frequent ones for random sizes.
 
+    Batch-invariant products have such kernels too, whose plans add in the order of their size.
     Data-sheet rates of the GPU or a fixed rule choose the plan of a size. The most frequent kernel
     is the first. One of the kernels computes whole tiles in row-major order, which suits every
     size.

@@ -118,6 +118,7 @@ def choose_family(
     ranges: Iterable[SizeRange] = USUAL,
     count: int = COUNT,
     *,
+    batches: int = 1,
     reads_c: bool = False,
     drawn: int = DRAWN,
     advance: Callable[[int, int], None] = lambda done, of: None,
@@ -130,6 +131,7 @@ def choose_family(
         ranges: the ranges of sizes.
         count: the largest number of kernels; selection ends earlier if no further kernel lowers the
             predicted times.
+        batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         drawn: number of random sizes by which the kernels are selected.
         advance: a function to report progress; its arguments are the number of sizes that are done
@@ -137,7 +139,8 @@ def choose_family(
     """
     ranges = tuple(ranges)
     sizes = draw_sizes(ranges, drawn)
-    plans, _, ratios = _predicted(problem, device, sizes, reads_c, advance)
+    options = {"batches": batches, "reads_c": reads_c}
+    plans, _, ratios = _predicted(problem, device, sizes, advance, **options)
     now = np.full(len(sizes), math.log(WORST), np.float32)
     kernels, losses = list[Plan](), list[float]()
     while len(kernels) < count:
@@ -149,7 +152,7 @@ def choose_family(
         kernels.append(plans[best])
         losses.append(math.expm1(float(now.mean())))
     # The family includes the kernel of the fallback plan, which every problem can use.
-    spare = fallback(row=dtype(problem.dtype).row)
+    spare = fallback(problem.grouped, dtype(problem.dtype).row)
     if all(kernel != spare for kernel in kernels):
         if len(kernels) == count:
             kernels, losses = kernels[:-1], losses[:-1]
@@ -180,7 +183,7 @@ def losses_of(
     Returns:
         An array with a row for each number of kernels, and a column for each size.
     """
-    _, places, ratios = _predicted(problem, device, sizes, reads_c, lambda done, of: None)
+    _, places, ratios = _predicted(problem, device, sizes, lambda done, of: None, reads_c=reads_c)
     now = np.full(len(sizes), math.log(WORST), np.float32)
     rows = list[NDArray[np.float32]]()
     for kernel in family.kernels:
@@ -194,10 +197,14 @@ def _predicted(
     problem: Gemm,
     device: Constants,
     sizes: Sequence[tuple[int, int, int]],
-    reads_c: bool,
     advance: Callable[[int, int], None],
+    **options: Any,
 ) -> tuple[list[Plan], dict[Key, int], NDArray[np.float32]]:
     """All candidate kernels, and their predicted times for some sizes.
+
+    Args:
+        problem, device, sizes, advance: as for `choose_family`.
+        options: arguments of `candidates`: `batches` and `reads_c`.
 
     Returns:
         The kernels, as plans without grids; a dict from the `Key` of a kernel to its column in the
@@ -208,7 +215,7 @@ def _predicted(
     places: dict[Key, int] = {}
     rows: list[tuple[list[int], NDArray[np.float64]]] = []
     for done, (m, n, k) in enumerate(sizes):
-        table = candidates(replace(problem, m=m, n=n, k=k), device, reads_c=reads_c)
+        table = candidates(replace(problem, m=m, n=n, k=k), device, **options)
         seconds = cost(table, device).total
         numbers = _numbers([table.schedule, *(getattr(table, name) for name in COLUMNS)])
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)

@@ -32,7 +32,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeDriver
     found = install(monkeypatch)
     device = driver.Device(0, NAME, ARCHITECTURE, PROCESSORS, CONTEXT)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
-    monkeypatch.setattr(CompileWorkers, "compile", lambda self, plans, advance: None)
+    monkeypatch.setattr(CompileWorkers, "run", lambda self, jobs, advance: None)
 
     def few(*args: object, **options: object) -> object:
         return choose_family(*args, **{**options, "drawn": 10})  # type: ignore[arg-type]
