@@ -14,6 +14,7 @@ import numpy as np
 import codegen
 from codegen.targets.nvptx import CudaKernel
 from codegen.targets.nvptx.driver import cuda
+from codegen.targets.nvptx.launch import capture_pool
 from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
@@ -139,11 +140,13 @@ def poison_partials(made: CudaKernel, stream: Any = None) -> None:
 
 def flags_are_down(made: CudaKernel) -> bool:
     """True if the flags and atomic sums in all workspaces are zero, after all launches have
-    ended.
+    ended, also those of graphs that were captured.
     """
     _torch().cuda.synchronize()
     zeroed = [t.name for t in made.graph.tensors if t.role.zeroed]
-    for buffer in (buffer for name in zeroed for buffer in buffers(made, name)):
+    every = [buffer for name in zeroed for buffer in buffers(made, name)]
+    pools = (pool.buffers for pool in capture_pool._pools.values())
+    for buffer in (*every, *(buffer for pool in pools for zero, buffer in pool if zero)):
         host = np.ones(buffer.size // 4, np.uint32)
         cuda("cuMemcpyDtoH", host.ctypes.data, buffer.pointer, host.nbytes)
         if host.any():

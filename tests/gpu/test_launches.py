@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,10 +61,15 @@ def test_a_hundred_replays(spec: Spec):
 
 
 @pytest.mark.parametrize("spec", [STREAM_K, STREAM_K_LAST, WARPGROUPS], ids=str)
-def test_the_first_launch_may_be_captured(spec: Spec):
+def test_the_first_launch_may_be_captured(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A kernel whose code is in the cache on disk is loaded during a capture."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     graph_of = spec.schedule[0](spec.gemm.graph(spec.tile))
-    fresh = codegen.compile(graph_of, "native", debug=True)
+    before, fresh = (codegen.compile(graph_of, "native", debug=True) for _ in range(2))
     problem = Problem.make(spec, SHAPE)
+    before(problem.a, problem.b)
     out, graph = problem.out(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         fresh(problem.a, problem.b, out=out)

@@ -280,6 +280,10 @@ class Builder:
         with cache.building(key):
             return self._load_cached(where, variant) or self._make(where, variant, key)
 
+    def is_cached(self, variant: Variant) -> bool:
+        """Whether the cache on disk has a variant's PTX, so that `load` need not compile it."""
+        return self._cached(variant) is not None
+
     def _key(self, variant: Variant) -> str | None:
         """The cache key of a variant's PTX; None if the graph's kernels must not be cached."""
         if self._text is None:

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 from weakref import finalize
 
-from codegen.architectures import Alignment, Variant, Vectors
-from codegen.call.alignment import alignment_of_factors
+from codegen.architectures import Alignment, Variant
 from codegen.call.arrays import Library, library, row_major, stream_handle
 from codegen.call.checks import check_call, problem_parameters
 from codegen.call.operands import Operands
@@ -20,8 +19,13 @@ from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, w
 from codegen.kernel import Kernel
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.building import Builder, Choice
-from codegen.targets.nvptx.driver import Device, allow_while_capturing, device, require_gpu
-from codegen.targets.nvptx.launch.access_widths import access_widths
+from codegen.targets.nvptx.driver import (
+    Device,
+    allow_while_capturing,
+    device,
+    is_capturing,
+    require_gpu,
+)
 from codegen.targets.nvptx.launch.call import (
     CheckedCall,
     Depthless,
@@ -32,10 +36,11 @@ from codegen.targets.nvptx.launch.call import (
 )
 from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.launch.release import free_released, release
+from codegen.targets.nvptx.launch.variants import NARROW, variant_of
 from codegen.targets.nvptx.program import CudaProgram
-from coordgraph import KernelGraph
+from coordgraph import KernelGraph, LaunchError
 from coordgraph.epilogue import ALPHA_BETA
-from coordgraph.gemm import OFFSETS, ld_of, read_of, stride_of
+from coordgraph.gemm import OFFSETS
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import dtype
 from passes import Pass
@@ -53,8 +58,11 @@ NOTHING: tuple[Hashable, int] = (None, 0)
 ZEROS = "zeros"
 """The owner and the name, in `Workspaces`, of the buffer of zeros that calls with k = 0 read as A
 and B. The owner is no stream, because calls on all streams share the buffer."""
-NARROW = Vectors(1, 1, 1)
-"""The access widths for tensors that are not aligned to 16 bytes: one element per access."""
+IN_CAPTURE = (
+    "this call would compile a kernel while a CUDA graph is captured; make the same call once "
+    "before the capture, or build the kernels of all calls by codegen.warm or codegen.warm_calls"
+)
+"""The message of a call in a capture whose kernel is neither loaded nor in the cache on disk."""
 
 
 class CudaKernel(Kernel):
@@ -243,8 +251,9 @@ class CudaKernel(Kernel):
         plan = self._plans.get(key)
         if plan is None:
             views = self._views(a, b, c, out, offsets, others)  # refuses arrays in host memory
-            free_released(home.current_stream(a) if stream is None else stream_handle(stream))
-            plan = self._checked(views, scalars, workgroups)
+            handle = home.current_stream(a) if stream is None else stream_handle(stream)
+            free_released(handle)
+            plan = self._checked(views, scalars, workgroups, handle)
             self._plans.put(key, plan)
         missing = [name for name in self._outputs if operands.get(name) is None]
         makes_d = out is None and self._stores_d
@@ -289,6 +298,7 @@ class CudaKernel(Kernel):
         views: dict[str, TensorView],
         scalars: tuple[float, ...],
         workgroups: int | None,
+        stream: int | None = None,
     ) -> Launches:
         """Check a call in full, and return a checked call, which can be launched repeatedly.
 
@@ -299,9 +309,11 @@ class CudaKernel(Kernel):
             scalars: the scalars of the epilogue, in order.
             workgroups: how many workgroups to launch, if the schedule's option `workgroups` is
                 None.
+            stream: the stream of the launch; None if it captures no CUDA graph.
 
         Raises:
-            LaunchError: shapes, types, memory or parameters do not fit the kernel.
+            LaunchError: shapes, types, memory or parameters do not fit the kernel; or it would be
+                compiled while the stream captures a CUDA graph.
         """
         names = (o.name for o in self.graph.gemm.epilogue.scalars)
         numbers = dict(zip(names, scalars, strict=True))
@@ -318,7 +330,7 @@ class CudaKernel(Kernel):
                 views |= self._zeros(workspaces, given)
                 given = problem_parameters(self.graph, views, scalars=numbers)
                 zeros = views["A"].pointer
-            loaded = self._load(where, self._variant(views, given))
+            loaded = self._load(where, variant_of(self._builder, views, given), stream)
             plan = CheckedCall(loaded, loaded.parameters(given, workgroups), workspaces)
             return plan if zeros is None else Depthless(plan, zeros, self._default)
 
@@ -339,60 +351,28 @@ class CudaKernel(Kernel):
             pointer = workspaces.get(ZEROS, ZEROS, size, zeroed=True)
         return {name: replace(view, pointer=pointer) for name, view in made.items()}
 
-    def _variant(self, views: Mapping[str, TensorView], given: Mapping[str, int]) -> Variant:
-        """The fastest variant that accepts the tensors of a call.
-
-        Args:
-            views: the arrays that a call passes, by the name of the tensor.
-            given: the parameters of the call, by name.
-        """
-        gemm = self.graph.gemm
-        if gemm.diagonal:
-            # In a list of products, one vector per operand holds all matrices. Every row is aligned
-            # to 16 bytes if the vector is, so it is enough to check the vectors' addresses.
-            reads_c = bool(given.get(read_of("C"), 0))
-            names = {"A", "B", "D", *gemm.operands, *gemm.outputs}
-            names -= {"C"} if not reads_c else set()
-            moved = (view for name, view in views.items() if name in names)
-            aligned = all(view.pointer % ALIGNED_BYTES == 0 for view in moved)
-            alignment = self._builder.aligned if aligned else Alignment(NARROW, 1)
-            return self._builder.variant(alignment, reads_c=reads_c)
-        shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
-        strides = (given.get(ld_of("D"), shape[1]), 1)
-        if gemm.batched:
-            step = given.get(stride_of("D"), shape[0] * shape[1])
-            shape, strides = (given["batches"], *shape), (step, *strides)
-        elif "D" in gemm.batched_tensors:
-            step = given.get(stride_of("D"), shape[0] * shape[1])
-            shape, strides = (given["groups"], *shape), (step, *strides)
-        made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
-        aligned = alignment_of_factors(gemm, views)
-        along_rows = [
-            name
-            for name in (*gemm.operands, *gemm.outputs)
-            if "n" in gemm.axes[name] and not gemm.is_transposed(name)
-        ]
-        most = self._builder.aligned.vectors
-        boxed = [x for x in along_rows if x in gemm.operands and not gemm.operands[x].optional]
-        new = {name: replace(made, dtype=self.graph.tensor(name).dtype) for name in self._outputs}
-        every = {**({"D": made} if self._stores_d else {}), **new, **views}
-        part = shape[-1] if gemm.parts_in_rows else 0
-        vectors = access_widths(every, most, along_rows, boxed, part=part)
-        reads_c = bool(given.get(read_of("C"), 0))
-        return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
-
-    def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
+    def _load(
+        self, where: Device, variant: Variant | None = None, stream: int | None = None
+    ) -> Loaded:
         """The compiled program of `variant`; the first call for a GPU and a variant loads it.
 
         Args:
             where: the GPU.
             variant: the variant; None means the variant `Builder.widest`, which needs tensors
                 aligned to 16 bytes and does not read C.
+            stream: the stream of a launch; None if nothing is launched. If it captures a CUDA
+                graph, code is loaded from the cache on disk, but not compiled.
+
+        Raises:
+            LaunchError: the code would be compiled during a capture.
         """
         variant = variant or self._builder.widest
         key = (where.ordinal, variant)
         with self._lock:
             if key not in self._functions:
+                captured = stream is not None and is_capturing(stream)
+                if captured and not self._builder.is_cached(variant):
+                    raise LaunchError(IN_CAPTURE)
                 with allow_while_capturing():
                     self._functions[key] = self._builder.load(where, variant)
             return self._functions[key]
@@ -423,7 +403,7 @@ class CudaKernel(Kernel):
     ) -> tuple[int, Variant]:
         """The number of the GPU on which a call runs, and the variant that it runs."""
         given = problem_parameters(self.graph, views, scalars=scalars)
-        return int(views["A"].device or 0), self._variant(views, given)
+        return int(views["A"].device or 0), variant_of(self._builder, views, given)
 
     @cached_property
     def waits(self) -> str:

@@ -89,9 +89,13 @@ class RecordingKernel(CudaKernel):
         self._latest = _Latest()
 
     def _checked(
-        self, views: dict[str, TensorView], scalars: tuple[float, ...], workgroups: int | None
+        self,
+        views: dict[str, TensorView],
+        scalars: tuple[float, ...],
+        workgroups: int | None,
+        stream: int | None = None,
     ) -> Launches:
-        plan = super()._checked(views, scalars, workgroups)
+        plan = super()._checked(views, scalars, workgroups, stream)
         return _Noted(plan, self._latest) if isinstance(plan, CheckedCall | Depthless) else plan
 
     def timeline(self, *args: Any, **options: Any) -> Timeline:

@@ -16,7 +16,7 @@ import pytest
 
 from codegen.call.views import TensorView
 from codegen.targets.nvptx import cuda_kernel, driver
-from codegen.targets.nvptx.launch import release, tensormaps
+from codegen.targets.nvptx.launch import capture_pool, release, tensormaps
 
 __all__ = ["FakeDriver", "Launch", "LaunchAttribute", "LaunchConfig", "install", "matrix"]
 
@@ -105,6 +105,10 @@ class FakeDriver:
     attributes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     status: int = 0
     """The status code that every launch returns."""
+    _destructors: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """For each user object: the addresses of its destructor and of the destructor's argument."""
+    _watchers: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """For each graph, the user objects that it keeps."""
     _cleared_at: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
     def cuCtxGetCurrent(self) -> Any:
@@ -207,7 +211,24 @@ class FakeDriver:
         return _done()
 
     def cuStreamGetCaptureInfo(self, stream: int) -> Any:
-        return _done(1, self.capturing[stream])
+        capture = self.capturing[stream]
+        return _done(1, capture, capture)  # the graph's handle is the number of the capture
+
+    def cuUserObjectCreate(self, pointer: int, destroy: int, count: int, flags: int) -> Any:
+        assert count == 1
+        self._destructors.append((destroy, pointer))
+        return _done(len(self._destructors) - 1)
+
+    def cuGraphRetainUserObject(self, graph: int, watcher: int, count: int, flags: int) -> Any:
+        assert count == 1
+        self._watchers.setdefault(graph, []).append(watcher)
+        return _done()
+
+    def destroy_graph(self, graph: int) -> None:
+        """Run the destructors of the user objects of a graph, and of its instances."""
+        for watcher in self._watchers.pop(graph):
+            destroy, pointer = self._destructors[watcher]
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destroy)(pointer)
 
     def cuCtxPushCurrent(self, context: int) -> Any:
         self.before, self.current = self.current, context
@@ -238,6 +259,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         monkeypatch.setattr(bindings, name, lambda *_: _done(1))
     # Kernels of this test must not be freed by the real driver, nor others by the fake one.
     monkeypatch.setattr(release, "released", deque())
+    monkeypatch.setattr(capture_pool, "_pools", {})
     monkeypatch.setattr(tensormaps, "encoder", lambda: fake.encode_tensor_map)
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     device = driver.Device(0, "a GPU", ARCHITECTURE, PROCESSORS, CONTEXT)

@@ -262,10 +262,10 @@ class CheckedCall:
 
     def _workspace(self, owner: Hashable) -> list[tuple[int, int]]:
         """(argument index, address) of each workspace buffer of `owner`, a stream or CUDA graph."""
-        found = [
-            (place, self.workspaces.get(owner, name, size, zeroed=zeroed))
-            for place, name, size, zeroed in self._work
-        ]
+        addresses = self.workspaces.addresses(
+            owner, [(name, size, zeroed) for _, name, size, zeroed in self._work], self._buffers
+        )
+        found = [(place, at) for (place, *_), at in zip(self._work, addresses, strict=True)]
         return self._buffers.put(owner, found)
 
     def workspace(self, stream: int, name: str) -> int:

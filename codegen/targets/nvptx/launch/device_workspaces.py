@@ -1,25 +1,20 @@
 """Workspaces in GPU memory: buffers for partial sums and flags, one set for each stream.
 
 Flags, and partial sums for atomic additions, are zeroed once; every launch leaves them zero. Two
-streams never share a workspace. A stream and a CUDA graph captured on it do not share a
-workspace either, since the graph may be replayed on any stream: each capture gets a workspace of
-its own, which is freed with the kernel. The handle of the per-thread default stream means another
-stream in every thread, so each thread has its own workspaces for this handle.
+streams never share a workspace. The handle of the per-thread default stream means another stream in
+every thread, so each thread has its own workspaces for this handle. A CUDA graph may be replayed on
+any stream, so a captured launch uses memory of the `CapturePool` instead.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from typing import Any
 
-from codegen.targets.nvptx.driver import (
-    Device,
-    allow_while_capturing,
-    bindings,
-    check,
-    cuda,
-)
+from codegen.lru import LRUCache
+from codegen.targets.nvptx.driver import Device, bindings, check, cuda
+from codegen.targets.nvptx.launch.capture_pool import Buffer, Capture, Work, allocate, pool_of
 
 __all__ = ["Workspaces"]
 
@@ -37,16 +32,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@dataclass
-class _Buffer:
-    """An allocation in device memory: its address, and its size in bytes."""
-
-    pointer: int
-    size: int
-
-
 class Workspaces:
-    """The workspace buffers of one kernel on one GPU, by owner (stream or capture) and tensor.
+    """The workspace buffers of one kernel on one GPU, by owner (a stream) and tensor.
 
     Args:
         device: the GPU, which must be current when methods are called.
@@ -54,29 +41,49 @@ class Workspaces:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._buffers: dict[tuple[Hashable, str], _Buffer] = {}
-        self._retired: list[_Buffer] = []
+        self._buffers: dict[tuple[Hashable, str], Buffer] = {}
+        self._retired: list[Buffer] = []
         self._lock = threading.Lock()
         self._is_capturing = bindings().cuStreamIsCapturing
 
     def owner(self, stream: int) -> Hashable:
-        """The key of a launch's workspace: the stream, and the graph capture on it if there is one.
+        """The key of a launch's workspace: the stream, or the `Capture` that the stream is part of.
 
         For the per-thread default stream, the key also has the thread.
         """
         status, capturing = self._is_capturing(stream)
         if status:
             check("cuStreamIsCapturing", status)
+        thread = _thread.token if stream == PER_THREAD_STREAM else None
         if capturing:
             _, identifier, *_ = cuda("cuStreamGetCaptureInfo", stream)
-            return (stream, int(identifier))
-        return (stream, _thread.token) if stream == PER_THREAD_STREAM else stream
+            return Capture(stream, int(identifier), thread)
+        return stream if thread is None else (stream, thread)
+
+    def addresses(
+        self, owner: Hashable, work: Sequence[Work], cache: LRUCache[Any, Any]
+    ) -> list[int]:
+        """The addresses of the workspace tensors of a launch, in the order of `work`.
+
+        A launch outside captures also reserves memory for a capture of the same launch.
+
+        Args:
+            owner: the stream or capture, as `Workspaces.owner` returns it.
+            work: the workspace tensors.
+            cache: where the caller keeps the addresses; see `CapturePool.reserve`.
+        """
+        pool = pool_of(self.device)
+        if isinstance(owner, Capture):
+            return pool.addresses(owner, work)
+        found = [self.get(owner, name, size, zeroed=zeroed) for name, size, zeroed in work]
+        pool.reserve(work, cache)
+        return found
 
     def get(self, owner: Hashable, name: str, size: int, *, zeroed: bool) -> int:
         """The address of a buffer of at least `size` bytes that only `owner` uses.
 
         Args:
-            owner: the stream or graph capture, as `Workspaces.owner` returns it.
+            owner: the stream, as `Workspaces.owner` returns it.
             name: the name of the workspace tensor.
             size: number of bytes that the launch needs.
             zeroed: whether a new buffer is zeroed.
@@ -95,19 +102,8 @@ class Workspaces:
                 return before.pointer
             # Running launches may still use the smaller buffer, so it is freed with the kernel.
             self._retired.append(before)
-        self._buffers[key] = made = self._allocate(size, zeroed)
+        self._buffers[key] = made = allocate(size, zeroed)
         return made.pointer
-
-    def _allocate(self, size: int, zeroed: bool) -> _Buffer:
-        """Allocate a buffer, which is possible even while a stream captures a graph."""
-        with allow_while_capturing():
-            pointer = int(cuda("cuMemAlloc", max(size, 16)))
-            if zeroed:
-                private = cuda("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
-                cuda("cuMemsetD32Async", pointer, 0, -(-size // 4), private)
-                cuda("cuStreamSynchronize", private)
-                cuda("cuStreamDestroy", private)
-        return _Buffer(pointer, size)
 
     def close(self) -> None:
         """Free all buffers; cuMemFree waits for launches that use them."""
