@@ -7,7 +7,8 @@ groups and layouts a program multiplies, and says in which ranges the sizes will
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import product
 from types import TracebackType
 
@@ -15,11 +16,12 @@ from codegen.call import recorded_calls
 from codegen.call.describe import Call
 from codegen.call.families import kind_of
 from codegen.call.prepared_calls import forget_prepared
-from codegen.call.progress import progress
+from codegen.call.progress import Advance, progress
 from codegen.call.recorded_calls import RecordedCall, Recording
 from codegen.call.request import PlanRequest
 from codegen.call.warming import Example, Extents, Warmed, build_kernels
 from coordgraph import CodegenError, LaunchError
+from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.validation import whole
 from passes.choosing import sizes
 from passes.choosing.drawn_sizes import SizeRange
@@ -106,6 +108,7 @@ class warm_calls:
         del places[next(i for i, each in enumerate(places) if each is self._recording)]
         if kind is None:
             self.kinds = self._build()
+        self._recording = []
 
     def _build(self) -> tuple[Warmed, ...]:
         found: dict[Hashable, _Kind] = {}
@@ -120,12 +123,7 @@ class warm_calls:
                 "in the block what the program will compute, with arrays on the GPU"
             )
         with progress("warm") as advance:
-            return tuple(
-                build_kernels(
-                    kind.request, kind.ranges, self._kernels, advance, kind.examples.values()
-                )
-                for kind in found.values()
-            )
+            return tuple(kind.build(self._kernels, advance) for kind in found.values())
 
 
 @dataclass
@@ -151,6 +149,12 @@ class _Kind:
         example = Example(call.views, recorded.scalars)
         self.examples.setdefault(example.variant(call.request), example)
 
+    def build(self, most: int, advance: Advance) -> Warmed:
+        """Build at most `most` kernels for calls of this kind."""
+        request, examples = self.request, self.examples.values()
+        found = build_kernels(request, self.ranges, most, advance, examples)
+        return replace(found, kind=_text(request))
+
     @property
     def ranges(self) -> tuple[SizeRange, ...]:
         """The sizes of each recorded call, from the smallest to the largest extents."""
@@ -161,12 +165,32 @@ class _Kind:
         return tuple(found)
 
 
+def _text(request: PlanRequest) -> str:
+    """What distinguishes a kind of call, such as `bf16, grouped along m, epilogue swiglu`."""
+    gemm = request.any_size
+    parts = {
+        gemm.dtype: True,
+        f"D {gemm.out_dtype}": gemm.out_dtype not in (None, gemm.dtype),
+        "batched": gemm.batched,
+        f"grouped along {gemm.group_axis}": gemm.grouped,
+        "A transposed": gemm.transpose_a,
+        "B transposed": gemm.transpose_b,
+        "with gaps": bool(gemm.leading_dimensions),
+        f"epilogue {gemm.epilogue.name}": gemm.epilogue != ALPHA_BETA,
+        "C added": request.reads_c and gemm.epilogue == ALPHA_BETA,
+        "batch-invariant": request.invariant,
+        request.instructions: True,
+    }
+    return ", ".join(part for part, is_so in parts.items() if is_so)
+
+
 def _described(call: RecordedCall, extents: dict[str, tuple[int, int]]) -> Iterable[Call]:
     """The call as it was made, and with extents of the ranges that may be other kinds of calls."""
     yield call.described({})
     tried = {axis: _tried(*ends) for axis, ends in extents.items()}
     for values in product(*tried.values()):
-        yield call.described(dict(zip(tried, values, strict=True)))
+        with suppress(LaunchError):  # a call that is refused with these extents needs no kernel
+            yield call.described(dict(zip(tried, values, strict=True)))
 
 
 def _tried(low: int, high: int) -> list[int]:

@@ -59,17 +59,20 @@ class Warmed:
         loss: the geometric mean, over random sizes, of the predicted time of the best of these
             kernels divided by that of the best of all plans, less 1; 0.0 if there is no cost model.
         refused: for each kernel that cannot be built, the reason.
+        kind: for `warm_calls`, what distinguishes the kind of call from others, as text.
     """
 
     kernels: tuple[Plan, ...]
     ranges: tuple[SizeRange, ...]
     loss: float
     refused: dict[str, str]
+    kind: str = ""
 
     def __str__(self) -> str:
         ranges = "; ".join(map(str, self.ranges))
         loss = f", {self.loss:.1%} slower than the best of all by prediction" if self.loss else ""
-        return f"{len(self.kernels)} kernels for {ranges}{loss}"
+        kind = f"{self.kind}: " if self.kind else ""
+        return f"{kind}{len(self.kernels)} kernels for {ranges}{loss}"
 
 
 def warm(
