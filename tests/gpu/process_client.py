@@ -1,8 +1,9 @@
 """A process that multiplies on the GPU at the same time as others.
 
-The arguments of `python -m tests.gpu.process_client` are a folder, the name of this process, and the number of processes. When all have
-written a file of their name in the folder, all begin. The process prints a JSON object: for each
-kernel that it has built, whether its code came from the cache on disk.
+The arguments of `python -m tests.gpu.process_client` are a folder, the name of this process, and
+the number of processes. When all have written a file of their name in the folder, all begin. The
+process prints a JSON object: for each kernel that it has built, whether its code came from the
+cache on disk.
 """
 
 from __future__ import annotations
