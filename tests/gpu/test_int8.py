@@ -10,6 +10,7 @@ import pytest
 import codegen
 import coordgraph as cg
 from coordgraph import CodegenError
+from coordgraph import epilogue as ep
 from passes import (
     DataParallel,
     HeterogeneousTiles,
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 TYPES = {"i8": torch.int8, "u8": torch.uint8}
 OUTPUTS = {"i32": torch.int32, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+FACTORS = {"bf16": torch.bfloat16, "i8": torch.int8}
 SCHEDULES: tuple[Pass, ...] = (
     DataParallel(),
     DataParallel(persistent=True),
@@ -128,6 +130,39 @@ def test_lowerings_for_hopper(
     kernel = codegen.compile(graph, "sm_90a", lowering=lowering)
     for shape in SHAPES[2:]:
         check(kernel, "i8", shape, out)
+
+
+@ep.epilogue(scale=ep.operand("n", "f32"))
+def quantized(acc: Any, scale: Any) -> Any:
+    return ep.quantize(ep.cast(acc, to="f32") * scale)
+
+
+@pytest.mark.parametrize(
+    "schedule", [DataParallel(persistent=True), StreamK(owner="last")], ids=str
+)
+@pytest.mark.parametrize(
+    ("dtype", "tile"), [("bf16", (128, 256, 64)), ("i8", (128, 256, 128)), ("i8", (32, 128, 128))]
+)
+def test_quantized_results(gpu: Gpu, dtype: str, tile: tuple[int, int, int], schedule: Pass):
+    """A D of i8, aligned or not, is the rounded product; wgmma computes it where the GPU has it.
+
+    Scales are powers of two, so that ties and saturation are exact.
+    """
+    graph = schedule(cg.Gemm(dtype, transpose_b=True, epilogue=quantized).graph(tile))
+    kernel = codegen.compile(graph)
+    if gpu.capability == (9, 0):
+        assert kernel.instructions == "wgmma"  # type: ignore[attr-defined]
+    for m, n, k in SHAPES[2:]:
+        a, b = (
+            torch.randint(-3, 4, size, device="cuda").to(FACTORS[dtype])
+            for size in ((m, k), (n, k))
+        )
+        scale = 2.0 ** torch.randint(-4, 2, (n,), device="cuda").float()
+        want = torch.round(a.double() @ b.double().T * scale.double()).clamp(-128, 127)
+        for shift in (0, 1):
+            d = torch.empty(m * n + shift, device="cuda", dtype=torch.int8)[shift:].view(m, n)
+            kernel(a, b, scale=scale, out=d)
+            assert torch.equal(d.double(), want)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "native"])

@@ -27,7 +27,8 @@ from coordgraph.control.operations import (
     Locate,
     Scope,
 )
-from coordgraph.elements import WARPGROUP_MMA, dtype
+from coordgraph.elements import WARPGROUP_MMA, DType, dtype
+from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tiling
 from passes.base import Pass
@@ -67,7 +68,7 @@ from passes.lowering.sm_90a.refusals import (
 from passes.lowering.sm_90a.registers import no_registers, streamed
 from passes.lowering.sm_90a.ring import STEP, TILES
 from passes.lowering.sm_90a.roles import part
-from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
+from passes.lowering.sm_90a.stores import MATRIX_BITS, BoxedStore
 from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.sm_90a.warpgroups import ClusterSum
@@ -112,8 +113,9 @@ class LowerToHopper(Pass):
             many as fit in shared memory.
         cluster_m, cluster_n, cluster_k: number of workgroups of a cluster along m, n or k. A
             cluster divides m, n, or both, or it divides k alone; it has at most 8 workgroups.
-        vector: number of elements of C and D that one access may move. With 0, or with elements of
-            16 bytes in total, TMA stores D from shared memory; else threads store D from registers.
+        vector: number of elements of C and D that one access may move, at most those of 16 bytes: 8
+            for bf16, 16 for i8. With 0, or with elements of 16 bytes in total, TMA stores a D of
+            16-bit elements from shared memory; else threads store D from registers.
         reads_c: whether the kernel can add C. A kernel that cannot add C has registers for larger
             tiles.
         boxed_operands: whether TMA may load operands of the epilogue: their addresses and rows are
@@ -178,11 +180,9 @@ class LowerToHopper(Pass):
                 "which all warpgroups of a workgroup must work on one tile; choose "
                 "consumers=cooperative or another reduction"
             )
-        if not 0 <= self.vector <= STORED_CHUNK or self.vector & (self.vector - 1):
-            return (
-                f"vector={self.vector} must be a power of two, at most {STORED_CHUNK}, or 0 for "
-                "16 bytes"
-            )
+        most = _stored_type(gemm).chunk
+        if not 0 <= self.vector <= most or self.vector & (self.vector - 1):
+            return f"vector={self.vector} must be a power of two, at most {most}, or 0 for 16 bytes"
         return self._no_tiles(graph)
 
     def _no_tiles(self, graph: KernelGraph) -> str | None:
@@ -261,8 +261,7 @@ class LowerToHopper(Pass):
 
     def _by_boxes(self, graph: KernelGraph) -> bool:
         """Whether TMA may store D: its rows and addresses are multiples of 16 bytes."""
-        kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
-        return not self.vector or self.vector >= kind.chunk
+        return not self.vector or self.vector >= _stored_type(graph.gemm).chunk
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
@@ -272,8 +271,8 @@ class LowerToHopper(Pass):
         not count. Among ways that leave equally many stages, the one with the fewest boxes, then
         with the most slots, is chosen.
         """
-        kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:
+        by_matrices = _stored_type(graph.gemm).bits == MATRIX_BITS
+        if not self._by_boxes(graph) or not by_matrices or graph.gemm.sums > 1:
             return ()
         if table_of_rows(graph, "D") or not graph.gemm.epilogue.stores_d:
             return ()
@@ -403,6 +402,11 @@ class LowerToHopper(Pass):
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
+
+
+def _stored_type(gemm: GemmProblem) -> DType:
+    """The element type of C and D."""
+    return dtype(gemm.out_dtype or gemm.dtype)
 
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:

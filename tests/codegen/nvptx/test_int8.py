@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ import coordgraph as cg
 from codegen import compile as compile_kernel
 from codegen.targets.nvptx.cuda_kernel import CudaKernel
 from codegen.targets.nvptx.program import Vectors
+from coordgraph import epilogue as ep
 from coordgraph.control.lowered import LoadFragment, ReduceFragment
 from passes import DataParallel, HeterogeneousTiles, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
@@ -165,6 +167,49 @@ def test_partial_sums_are_added_as_integers(configuration: Configuration):
     assert {op.form for op in program.lowered.control.of_kind(ReduceFragment)} == {"scalar"}
     assert "red.relaxed.gpu.global.add.s32" in ptx(configuration)
     assert "add.f32" not in ptx(configuration)
+
+
+@ep.epilogue(scale=ep.operand("n", "f32"))
+def quantized(acc: Any, scale: Any) -> Any:
+    return ep.quantize(ep.cast(acc, to="f32") * scale)
+
+
+@ep.epilogue(scale=ep.operand("n", "f32"))
+def unsigned(acc: Any, scale: Any) -> Any:
+    return ep.quantize(ep.cast(acc, to="f32") * scale, to="u8")
+
+
+@quick_cases(1)
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("schedule", [PERSISTENT, StreamK(owner="last")], ids=str)
+@pytest.mark.parametrize("epilogue", [quantized, unsigned], ids=["i8", "u8"])
+@pytest.mark.parametrize(
+    ("dtype", "tile"), [("bf16", (128, 256, 64)), ("i8", (128, 256, 128)), ("i8", (32, 128, 128))]
+)
+def test_products_with_a_d_of_bytes_use_wgmma(
+    dtype: str, tile: tuple[int, int, int], epilogue: ep.EpilogueFunction, schedule: Pass
+):
+    """A D of 8-bit integers, of which 16 bytes hold 16, is stored by wgmma kernels, without spills.
+
+    An unaligned D is stored by them too.
+    """
+    graph = schedule(cg.Gemm(dtype, transpose_b=True, epilogue=epilogue).graph(tile))
+    kernel = compile_kernel(graph, "sm_90a")
+    assert isinstance(kernel, CudaKernel)
+    assert (kernel.instruction_family, kernel.lowering_notes) == ("wgmma + TMA", ())
+    for variant in (kernel.variant(), kernel.variant()._replace(vectors=Vectors(0, 0, 1, 1))):
+        program, report = kernel.program(variant).assembled()
+        assert "wgmma.mma_async" in program.ptx
+        assert_clean(report)
+
+
+def test_an_access_to_d_moves_at_most_16_bytes():
+    """A D of bytes may be accessed 16 elements at a time, and a D of 16-bit numbers 8 at a time."""
+    for gemm, most in ((cg.Gemm("bf16", epilogue=quantized), 16), (cg.Gemm("bf16"), 8)):
+        graph = PERSISTENT(gemm.graph())
+        assert LowerToHopper(vector=most).why_not(graph) is None
+        why = LowerToHopper(vector=2 * most).why_not(graph)
+        assert why == f"vector={2 * most} must be a power of two, at most {most}, or 0 for 16 bytes"
 
 
 def test_odd_rows_are_copied_byte_by_byte():
