@@ -19,6 +19,7 @@ if find_spec("jax") is None:
         name="jax",
     )
 
+from codegen.jax.exporting import export_checks
 from codegen.jax.functions import matmul
 
-__all__ = ["matmul"]
+__all__ = ["export_checks", "matmul"]

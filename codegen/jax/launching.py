@@ -58,24 +58,27 @@ def _on_gpu(call: Call) -> None:
 
 
 def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> None:
-    """Call `codegen.matmul` with the buffers of a call: A, B, operands, and D as the result.
+    """Call `codegen.matmul` with the buffers of a call: A, B, operands, and arrays for its outputs.
 
     Args:
-        call: the call, with the attributes `transpose_a`, `transpose_b`, `epilogue` (the text of
-            the epilogue, or '' for the product alone), `operands` (the names of array operands,
-            separated by commas) and `numbers` (the values of number operands, as a JSON object).
+        call: the call, with the attributes `transpose_a`, `transpose_b`, `invariant`, `parts`,
+            `epilogue` (the text of the epilogue, or '' for the product alone), `operands` (the
+            names of the further arrays: operands, or `rows`), `outputs` (the names of the results,
+            D first if it is stored), both separated by commas, and `numbers` (the values of number
+            operands, as a JSON object).
         array: a function from a buffer to an array that `codegen.matmul` accepts.
         options: further arguments of `codegen.matmul`.
     """
     given: Any = call.attributes
     a, b, *operands = map(array, call.inputs)
-    names = filter(None, given["operands"].split(","))
+    results = dict(zip(given["outputs"].split(","), map(array, call.results), strict=True))
     if given["epilogue"]:
+        names = filter(None, given["operands"].split(","))
         options |= dict(zip(names, operands, strict=True)) | loads(given["numbers"])
         options["epilogue"] = _epilogue(given["epilogue"])
-    for name in ("transpose_a", "transpose_b"):
+    for name in ("transpose_a", "transpose_b", "invariant", "parts"):
         options[name] = given[name]
-    matmul(a, b, out=array(call.results[0]), **options)
+    matmul(a, b, out=results.pop("D", None), **results, **options)
 
 
 @lru_cache(maxsize=256)

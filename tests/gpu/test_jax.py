@@ -98,6 +98,38 @@ def test_epilogues_and_batches():
     check(layer(a[0], b[0], bias), jax.nn.relu(exact[0] + bias.astype("float32")))
 
 
+@ep.epilogue(pre=ep.output(), wide=ep.output(dtype="f32"))
+def relu_and_inputs(acc: Any) -> Any:
+    return ep.relu(acc), acc, acc
+
+
+@ep.epilogue()
+def relu_gated(gate: Any, up: Any) -> Any:
+    return ep.relu(gate) * up
+
+
+def test_outputs_sums_rows_and_invariance():
+    from codegen.jax import matmul
+
+    a, b = normal(0, 200, 256), normal(1, 256, 272)
+    exact = jax.numpy.matmul(a.astype("float32"), b.astype("float32"), precision="highest")
+    d, pre, wide = jax.jit(lambda a, b: matmul(a, b, epilogue=relu_and_inputs))(a, b)
+    assert (pre.dtype, wide.dtype) == ("bfloat16", "float32")
+    for found, wanted in ((d, jax.nn.relu(exact)), (pre, exact), (wide, exact)):
+        check(found, wanted)
+    gated = jax.jit(lambda a, b: matmul(a, b, epilogue=relu_gated))(a, b)
+    check(gated, jax.nn.relu(exact[:, :136]) * exact[:, 136:])
+    rows = jax.numpy.asarray([5, 199, 0, 5], dtype="int32")
+    check(jax.jit(lambda a, b, rows: matmul(a, b, rows=rows))(a, b, rows), exact[rows])
+    product = jax.jit(lambda a, b: matmul(a, b, invariant=True))
+    every = np.asarray(product(a, b), "f4")
+    assert np.array_equal(np.asarray(product(a[:7], b), "f4"), every[:7])
+    whole = jax.numpy.arange(64 * 64, dtype="int8").reshape(64, 64)
+    found = jax.jit(lambda x: matmul(x, x, transpose_b=True))(whole)
+    wide = np.asarray(whole, "i4")
+    assert np.array_equal(np.asarray(found), wide @ wide.T)
+
+
 def test_a_type_without_kernels_is_an_error_of_the_program():
     from codegen.jax import matmul
 

@@ -149,11 +149,47 @@ def test_refusals_say_what_to_pass(jax: Any, make: Make):
         ("pass epilogue=", (a, b), {"bias": bias}),
         ("is not a traced epilogue", (a, b), {"epilogue": len, "bias": bias}),
         ("pass a Python number", (a, b), {"epilogue": scaled, "bias": bias, "scale": make()}),
+        ("as by y.at[targets].set(d)", (a, b), {"targets": make(20)}),
+        ("has no argument plan; the cost model", (a, b), {"plan": "128x128x64 data-parallel"}),
+        ("invariant = 'no'", (a, b), {"invariant": "no"}),
     ]
     for text, arrays, options in cases:
         with pytest.raises(LaunchError) as error:
             matmul(*arrays, **options)
         assert text in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_products_of_integers_are_i32(jax: Any, make: Make, dtype: str):
+    from codegen.jax import matmul
+
+    a, b = (abs(make(*shape)).astype(dtype) for shape in ((4, 32), (32, 16)))
+    same(matmul(a, b), jax.numpy.matmul(a, b, preferred_element_type="int32"))
+    same(matmul(a, b, preferred_element_type="float32"), (a.astype("float32") @ b))
+
+
+def test_a_program_asks_for_batch_invariant_kernels(
+    jax: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """`invariant` reaches the kernels of the product and of the gradient of A, whose rows are those
+    of the product; the gradient of B sums over rows.
+    """
+    from codegen.jax import launching, matmul
+
+    asked = list[bool]()
+
+    def multiply(*arrays: Any, invariant: bool, **options: Any) -> Any:
+        asked.append(invariant)
+        return codegen.matmul(*arrays, invariant=invariant, **options)
+
+    monkeypatch.setattr(launching, "matmul", multiply)
+    a, b = make(20, 24), make(24, 16)
+    gradients = jax.grad(lambda a, b: matmul(a, b, invariant=True).sum(), (0, 1))
+    jax.block_until_ready(gradients(a, b))
+    assert sorted(asked) == [False, True, True]
+    asked.clear()
+    matmul(a, b, epilogue=scaled, bias=make(16), scale=1.0, invariant=True).block_until_ready()
+    assert asked == [True]
 
 
 def test_an_error_of_a_kernel_is_the_error_of_the_program(jax: Any, make: Make):

@@ -1,0 +1,147 @@
+"""Epilogues of `codegen.jax.matmul`: outputs besides D, several sums, tables of rows, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordgraph import LaunchError
+from coordgraph import epilogue as ep
+from tests.codegen.jax.conftest import Make
+
+
+@ep.epilogue(bias="n", pre=ep.output(), wide=ep.output(dtype="f64"))
+def with_outputs(acc: Any, bias: Any) -> Any:
+    x = acc + bias
+    return ep.relu(x), x, 2 * x
+
+
+@ep.epilogue(half=ep.output())
+def without_d(acc: Any) -> Any:
+    return None, acc / 2
+
+
+@ep.epilogue()
+def relu_gated(gate: Any, up: Any) -> Any:
+    return ep.relu(gate) * up
+
+
+@ep.epilogue(scale=ep.operand("n", "f32"))
+def quantized(acc: Any, scale: Any) -> Any:
+    return ep.quantize(acc * scale)
+
+
+@ep.epilogue(top=ep.output("m", reduce="max"))
+def with_maximum(acc: Any) -> Any:
+    return acc, acc
+
+
+def equal(ours: Any, theirs: Any) -> None:
+    """Assert that two arrays have equal values and shapes."""
+    assert ours.shape == theirs.shape
+    assert np.array_equal(np.asarray(ours, "f8"), np.asarray(theirs, "f8"))
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_product_returns_every_output(jax: Any, make: Make, mapped: bool):
+    """One call returns D and the outputs, in their types; under `vmap`, for every example."""
+    from codegen.jax import matmul
+
+    a, b, bias = make(3, 20, 24), make(24, 16), make(16)
+
+    def layer(a: Any) -> Any:
+        return matmul(a, b, epilogue=with_outputs, bias=bias)
+
+    x = a @ b + bias
+    d, pre, wide = jax.vmap(layer)(a) if mapped else jax.jit(layer)(a[0])
+    x = x if mapped else x[0]
+    equal(d, jax.nn.relu(x))
+    equal(pre, x)
+    equal(wide, 2 * x)
+    assert (d.dtype, pre.dtype) == ("float32", "float32")
+
+
+def test_a_product_without_d_returns_none_for_it(jax: Any, make: Make):
+    from codegen.jax import matmul
+
+    a, b = make(20, 24), make(24, 16)
+    d, half = jax.jit(lambda a, b: matmul(a, b, epilogue=without_d))(a, b)
+    assert d is None
+    equal(half, a @ b / 2)
+
+
+@pytest.mark.parametrize("parts", ["stacked", "interleaved"])
+def test_a_product_of_several_sums_has_their_columns(jax: Any, make: Make, parts: str):
+    from codegen.jax import matmul
+
+    a, gate, up = make(20, 24), make(16, 24), make(16, 24)
+    stacked = parts == "stacked"
+    weight = (
+        jax.numpy.concatenate([gate, up])
+        if stacked
+        else (jax.numpy.stack([gate, up], 1).reshape(32, 24))
+    )
+
+    @jax.jit
+    def layer(a: Any, weight: Any) -> Any:
+        return matmul(a, weight, transpose_b=True, epilogue=relu_gated, parts=parts)
+
+    exact = jax.nn.relu(a @ gate.T) * (a @ up.T)
+    equal(layer(a, weight), exact)
+    equal(layer(a[0], weight), exact[0])
+
+
+def test_rows_of_a_are_gathered(jax: Any, make: Make):
+    from codegen.jax import matmul
+
+    a, b, bias = make(20, 24), make(24, 16), make(16)
+    rows = jax.numpy.asarray([3, 3, 19, 0, 7], dtype="int32")
+    equal(jax.jit(lambda a, b, rows: matmul(a, b, rows=rows))(a, b, rows), a[rows] @ b)
+    d, pre, _ = matmul(a, b, rows=rows, epilogue=with_outputs, bias=bias)
+    equal(d, jax.nn.relu(a[rows] @ b + bias))
+    equal(pre, a[rows] @ b + bias)
+    with pytest.raises(LaunchError, match="has no gradient"):
+        jax.grad(lambda a: matmul(a, b, rows=rows).sum())(a)
+
+
+def test_a_quantized_d_has_the_type_of_its_values(jax: Any, make: Make):
+    from codegen.jax import matmul
+
+    a, b, scale = make(20, 24), make(24, 16), make(16)
+    d = jax.jit(lambda a, b: matmul(a, b, epilogue=quantized, scale=scale))(a, b)
+    assert d.dtype == "int8"
+    equal(d, jax.numpy.clip(a @ b * scale, -128, 127))
+
+
+def test_refusals_say_what_to_do(jax: Any, make: Make):
+    from codegen.jax import matmul
+
+    a, b, bias = make(20, 24), make(24, 15), make(15)
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("Declare top=ep.output('mn')", {"epilogue": with_maximum}),
+        ("leave out the argument pre", {"epilogue": with_outputs, "bias": bias, "pre": a}),
+        ("needs a multiple of 2 columns, not 15", {"epilogue": relu_gated}),
+        ("leave it out", {"epilogue": without_d, "preferred_element_type": "float32"}),
+        ("kernels do not read", {"epilogue": with_outputs, "preferred_element_type": "int16"}),
+        ("rows.astype('int32')", {"rows": bias}),
+    ]
+    for text, options in cases:
+        with pytest.raises(LaunchError) as error:
+            matmul(a, b, **options)
+        assert text in str(error.value)
+
+
+def test_exported_programs_run(jax: Any, make: Make):
+    """`export_checks` lets `jax.export` export a program, also for any number of rows."""
+    from jax import export
+
+    from codegen.jax import export_checks, matmul
+
+    a, b = make(20, 24), make(24, 16)
+    (m,) = export.symbolic_shape("m")
+    program = jax.jit(matmul)
+    rows = jax.ShapeDtypeStruct((m, 24), a.dtype)
+    exported = export.export(program, disabled_checks=export_checks())(rows, b)
+    equal(exported.call(a, b), a @ b)
