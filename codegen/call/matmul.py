@@ -268,14 +268,14 @@ def _with_epilogue(
             found = launch_prepared(prepared, a, b, c, out, *scalars, **groups, **operands)
             if quick is not None:
                 _prepared_epilogues.put(quick, (epilogue, prepared))
-            return finished(epilogue, found, scalars[2])
+            return finished(epilogue, found, scalars[2], invariant=options["invariant"])
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     every = {**matrices, **groups, **arrays}
     found = first_launch(
         _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
     )
-    return finished(epilogue, found, scalars[2])
+    return finished(epilogue, found, scalars[2], invariant=options["invariant"])
 
 
 def grouped_matmul(

@@ -21,8 +21,9 @@ from passes.choosing.choosers import chooser_of
 from passes.choosing.fixed_rules import host_plan
 from passes.choosing.gpu_figures import GpuFigures
 from passes.choosing.mma_sync import ranked as ranked_by_figures
-from passes.choosing.pinned_orders import pinned_order
+from passes.choosing.pinned_orders import ROWS, pinned_order
 from passes.choosing.plan_table import extents
+from passes.choosing.row_order import RowOrder
 from passes.choosing.summation_order import SummationOrder
 from passes.lowering import Lowering, architecture_of
 from passes.lowering.architectures import ALIGNED_BYTES
@@ -111,13 +112,14 @@ class PlanRequest:
 
     @cached_property
     def order(self) -> SummationOrder | None:
-        """The order of additions along k that every plan must have; None if any order may be used.
+        """The order of additions that every plan must have; None if any order may be used.
 
-        The order depends on n, k, the element types and the layout, and on the multiply
-        instructions. The result is None if the product is not batch invariant, or if it sums
-        integers, which are exact in every order.
+        The order depends on n, k, the element types and the layout, on the multiply instructions,
+        and on whether the epilogue reduces rows. The result is None if the product is not batch
+        invariant, or if it sums integers, which are exact in every order, and reduces no rows.
         """
-        if not self.invariant or not dtype(self.gemm.accumulator).is_float:
+        reduces = bool(self.gemm.row_reductions)
+        if not self.invariant or not (reduces or dtype(self.gemm.accumulator).is_float):
             return None
         instructions = self.instructions
         if self.lowering is not None and self.constants is None:
@@ -126,17 +128,26 @@ class PlanRequest:
             # instructions.
             instructions = architecture_of(self.target).lowerings[-1].instructions
         unit = dtype(self.gemm.dtype).row if self.constants is not None else self._by_rule.tile[2]
-        return pinned_order(self.gemm, instructions, unit)
+        found = pinned_order(self.gemm, instructions, unit)
+        rows = RowOrder.of(instructions, self._tiled) if reduces else None
+        return replace(found, rows=rows)
+
+    @property
+    def _tiled(self) -> Plan:
+        """The plan with the tile of `simple_plan` for a batch-invariant product.
+
+        If wgmma multiplies, the tile is that of the general plan `fallback`, because the tiles of
+        the fixed rule suit only mma.sync.
+        """
+        row = dtype(self.gemm.dtype).row
+        return self._by_rule if self.constants is None else fallback(row=row)
 
     @property
     def simple_plan(self) -> Plan:
         """The plan that a fixed rule derives from the sizes and the number of SMs."""
         plan = self._by_rule
         if self.order is not None:
-            # The order also pins the instructions. If they are wgmma, the tile is that of the
-            # general plan `fallback`, because the tiles of the fixed rule suit only mma.sync.
-            tiled = fallback(row=dtype(self.gemm.dtype).row) if self.constants is not None else plan
-            plan = replace(tiled, pipeline=self.order.pipeline, workgroups=None)
+            plan = replace(self._tiled, pipeline=self.order.pipeline, workgroups=None)
         # The sizes of groups are data on the device: the number of tiles, or their depth, is not
         # known at launch, so workgroups must be persistent.
         shared = self.gemm.ragged("k") or (self.gemm.grouped and plan.pipeline == EACH)
@@ -152,6 +163,10 @@ class PlanRequest:
         rule, row = chooser_of(lowering.instructions).rule, dtype(self.gemm.dtype).row
         # The fixed rule of a lowering splits tiles along k only if k is large, so `row` in place of
         # k gives a plan of whole tiles. The rule's tiles have the same extent along k for every k.
+        if self.invariant and self.gemm.row_reductions:
+            # The tile decides the order in which rows are reduced, so it must not depend on m: the
+            # rule gets the m, and the single SM, for which it has its largest tile.
+            return rule(ROWS[-1], n, row, 1, 1, row)
         return rule(m, n, row if self.invariant else k, self.processors, self.batches, row)
 
     @property

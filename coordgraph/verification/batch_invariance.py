@@ -5,6 +5,8 @@ if the order in which it adds the products of an element of D depends on n and k
 the row, on the product of a batch, or on the number of workgroups (He et al., Defeating
 Nondeterminism in LLM Inference, Thinking Machines Lab, 2025).
 
+If the epilogue reduces rows of D, the number of columns that a macro tile reduces must be one, too.
+
 The order in a scheduled graph is the sequence of segments of k, each summed by one workgroup, and
 the order in which the sums of segments are added (the fold). The order inside a k tile is that of
 the multiply instruction, which the graph does not have yet when it is scheduled.
@@ -75,10 +77,32 @@ groups have their own k, the second value is the k of the group."""
 @named_check(
     NAME,
     "The products of an element of D are added in an order that depends on n and k only: not on m, "
-    "the row, the other products of a batch, or the number of workgroups.",
+    "the row, the other products of a batch, or the number of workgroups. Outputs that reduce rows "
+    "reduce equally many columns in every tile.",
 )
 def batch_invariance(evidence: Evidence) -> Finding:
-    """The check `batch-invariance`: prove that each sum is one loop over k, else compare launches.
+    """The check `batch-invariance`: the order of additions, and the columns that rows reduce.
+
+    A row of D is reduced by tiles along n, so the bits of the result depend on the number of
+    columns of a tile, which the finding of a graph that reduces rows states. Another graph, for
+    another m, gives the same bits only if its tiles have the same number.
+    """
+    found = _order_of_sums(evidence)
+    if not evidence.graph.gemm.row_reductions or found.outcome is Outcome.REFUTED:
+        return found
+    columns = sorted({tiling.summed[1] for tiling in evidence.graph.tilings})
+    if len(columns) > 1:
+        problem = (
+            f"tiles have {' or '.join(map(str, columns))} columns, so that rows of D are reduced "
+            "in different orders"
+        )
+        return Finding(Outcome.REFUTED, "symbolic", counterexamples=(Counterexample(problem),))
+    rows = f"rows of D are reduced by tiles of {columns[0]} columns, for any m"
+    return found._replace(detail=f"{found.detail}; {rows}")
+
+
+def _order_of_sums(evidence: Evidence) -> Finding:
+    """Prove that each sum is one loop over k, else compare launches.
 
     The launches that are compared have equal n and k, but different m and numbers of workgroups. If
     the caller of the check gives sizes, all launches have the n and k of these sizes.

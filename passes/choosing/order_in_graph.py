@@ -22,10 +22,10 @@ __all__ = ["why_not"]
 
 
 def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
-    """Why a plan does not add the products along k in the order `order`; None if it does.
+    """Why a plan does not add along k, or reduce rows of D, in the order `order`; None if it does.
 
     Args:
-        order: the order of additions along k.
+        order: the order of additions along k, and of reductions of rows.
         plan: the plan; its schedule may be any schedule, not only `SplitK`.
         problem: the problem, with values for n and k.
 
@@ -38,6 +38,8 @@ def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
             "the CTAs of the plan's clusters divide k; a plan for this product must add in this "
             f"order: {order}"
         )
+    if order.rows is not None and (refusal := order.rows.why_not(order.instructions, plan)):
+        return refusal
     if problem.k is None or -(-problem.k // tile) * tile != order.depth:
         return (
             f"the plan's k tiles of {tile} elements do not end at {order.depth}, the end of the "

@@ -7,10 +7,12 @@ Thinking Machines Lab, 2025). Tiles, clusters along m and n, and the order of ti
 
 Three things fix the order: the borders of the segments of k that are added up separately, the order
 in which the sums of the segments are added (here always that of k), and the multiply instruction,
-which adds the products of its own k elements. That an instruction gives the same bits whatever
-tile it belongs to is an assumption about the hardware: tests on tensor cores found that an
-instruction's result depends only on its addends (Fasi et al., Numerical behavior of NVIDIA tensor
-cores, PeerJ Computer Science 7:e330, 2021).
+which adds the products of its own k elements. If the epilogue reduces rows of D, a fourth thing is
+the order in which it does so (`passes.choosing.row_order`).
+
+That an instruction gives the same bits whatever tile it belongs to is an assumption about the
+hardware: tests on tensor cores found that an instruction's result depends only on its addends (Fasi
+et al., Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.choosing.plan_table import Flag, Table
+from passes.choosing.row_order import RowOrder
 from passes.schedules.split_k import SplitK
 
 __all__ = ["SummationOrder", "split_schedule"]
@@ -43,11 +46,13 @@ class SummationOrder:
         segment: number of elements of k in a segment; the last segment may have fewer.
         depth: number of elements of k that are added, including the zeros with which the last k
             tile is padded.
+        rows: the order in which rows of D are reduced; None if the epilogue reduces no rows.
     """
 
     instructions: str
     segment: int
     depth: int
+    rows: RowOrder | None = None
 
     @classmethod
     def of(cls, instructions: str, k: int, unit: int, segments: int = 1) -> SummationOrder:
@@ -78,12 +83,15 @@ class SummationOrder:
         borders = ", ".join(map(str, self.borders))
         count = f"{self.segments} segment{'s' if self.segments > 1 else ''} of k"
         by = f", added by {self.instructions}" if self.instructions else ""
-        return f"{count} with the borders {borders}{by}, their sums added in the order of k"
+        rows = "" if self.rows is None else f"; {self.rows}"
+        return f"{count} with the borders {borders}{by}, their sums added in the order of k{rows}"
 
     def holds(self, table: Table) -> Flag:
-        """For each plan of a table, whether the plan adds along k in this order."""
+        """For each plan of a table, whether it adds along k, and reduces rows, in this order."""
         tiles = np.ceil(table.k / table.tile_k)
         found = (tiles * table.tile_k == self.depth) & (table.cluster_k == 1)
+        if self.rows is not None:
+            found &= self.rows.holds(table)
         if self.segments == 1:
             return found & ~table.streams
         splits = split_schedule(self.segments)

@@ -18,6 +18,7 @@ from codegen.call.compile_workers import CompileWorkers
 from codegen.call.describe import describe
 from codegen.call.request import PlanRequest
 from coordgraph import CodegenError, LaunchError
+from coordgraph import epilogue as ep
 from passes.choosing import rank
 from tests.gpu.invariant_plans import compiled_plans
 
@@ -212,3 +213,21 @@ def test_every_m(n: int, k: int):
             found = codegen.matmul(a[:m], b, invariant=True)
         wrong[m] = changed(found, whole[:m])
     assert not [m for m, count in enumerate(wrong.tolist()) if count]
+
+
+@ep.epilogue(total=ep.output("m", reduce="sum"), exponential=ep.output("m", reduce="logsumexp"))
+def with_reductions(acc: Any) -> Any:
+    return acc, acc, acc
+
+
+@pytest.mark.parametrize(("n", "k"), [(4096, 1024), (264, 1000), (136, 1001)])
+def test_reductions_of_rows_have_the_same_bits_for_every_m(n: int, k: int):
+    a, b = layer(n, k, 2048)
+    whole = codegen.matmul(a, b, invariant=True, epilogue=with_reductions)
+    for m in (1, 16, 65, 300, 1024, 2047):
+        found = codegen.matmul(a[:m], b, invariant=True, epilogue=with_reductions)
+        for one, every in zip(found, whole, strict=True):
+            different = one.contiguous().view(torch.uint8) != every[:m].contiguous().view(
+                torch.uint8
+            )
+            assert not different.any(), m

@@ -53,6 +53,7 @@ __all__ = [
     "halved_columns",
     "most_alone",
     "swapped",
+    "whole_rows",
 ]
 
 M, N, K = 0, 1, 2
@@ -115,6 +116,22 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
     """
     few = (turns == 1) & (rows < 2 * MMA_M) & (columns >= 2 * MMA_M) & (columns % MMA_M == 0)
     return few | (rows % MMA_M != 0)
+
+
+def whole_rows(rows: Any, turns: Any) -> Any:
+    """Whether a single warp holds each row of a workgroup's part of a tile, whatever its columns.
+
+    A is then the left operand of wgmma, and two warpgroups divide the rows, if any. For other
+    numbers of rows, several warps may hold a row.
+
+    Args:
+        rows: extent in m of a workgroup's part of a tile.
+        turns: number of consumer warpgroups that alternate between tiles (ping-pong); 1 if they are
+            cooperative.
+
+    Each argument is a number, or an array of numbers.
+    """
+    return (rows % (2 * MMA_M) == 0) | ((turns > 1) & (rows % MMA_M == 0))
 
 
 def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordgraph import Gemm, PassError, VerifyError, parse
+from coordgraph import epilogue as ep
 from coordgraph.interpreter.program import program
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification import PROPERTIES, Outcome, Verdict
 from coordgraph.verification.batch_invariance import depth_of_whole_sums
 from coordgraph.verification.summation_orders import Products, Sum, Unordered, summation_orders
-from passes import DataParallel, Pipeline, SplitK, StreamK
+from passes import DataParallel, HeterogeneousTiles, Pipeline, SplitK, StreamK
 from tests.passes.schedules import SCHEDULES, TILE
 from tests.support.sampling import quick_cases
 
@@ -156,3 +159,24 @@ def test_the_order_of_every_output_tile():
     assert {str(term) for terms in orders.values() for term in terms} == {
         "(k tiles 0..2) + (k tiles 3..4)"
     }
+
+
+@ep.epilogue(total=ep.output("m", reduce="sum"))
+def with_totals(acc: Any) -> Any:
+    return acc, acc
+
+
+def test_the_columns_that_rows_reduce_are_reported():
+    for name in ("data-parallel", "split-k{splits=3,reduction=turnstile}"):
+        found = verdict(scheduled(name, epilogue=with_totals))
+        assert not found.refuted
+        assert f"; rows of D are reduced by tiles of {TILE[1]} columns" in found.detail
+        assert "rows of D" not in verdict(scheduled(name)).detail
+
+
+def test_tiles_that_reduce_different_numbers_of_columns_are_refuted():
+    graph = Gemm("f32", epilogue=with_totals).graph((16, 16, 16))
+    # The schedule refuses this graph, because the output has an element for each row and tile.
+    wrong = HeterogeneousTiles(small_m=8, small_n=8).apply(graph)
+    (example,) = verdict(wrong).counterexamples
+    assert "tiles have 8 or 16 columns" in example.problem
