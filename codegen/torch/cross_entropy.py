@@ -15,6 +15,7 @@ from codegen.torch.direct import DEVICES, direct
 from codegen.torch.ops import cast_inputs, check_types
 from codegen.torch.token_losses import kind_of_losses, token_loss_gradients, token_losses
 from coordgraph import LaunchError
+from coordgraph.validation import flag
 
 __all__ = ["cross_entropy"]
 
@@ -30,6 +31,7 @@ def cross_entropy(
     *,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum", "none"] = "mean",
+    invariant: bool = False,
 ) -> Tensor:
     """`torch.nn.functional.cross_entropy` of the logits `hidden·weightᵀ`, which are never stored.
 
@@ -44,6 +46,10 @@ def cross_entropy(
             the loss of a token whose target is no class is NaN.
         ignore_index: the target of tokens that count neither in the loss nor in the mean.
         reduction: `mean` over the tokens that are not ignored, `sum`, or `none`.
+        invariant: whether the bits of a token's loss must not depend on the other tokens, as for
+            `codegen.matmul`, nor those of its row of the gradient of `hidden`, if the gradient of
+            its loss is the same. The losses of `mean` and `sum` depend on all tokens. In the
+            backward pass a block then has 4096 classes for any number of tokens.
 
     Returns:
         The loss in float32, or in float64 for tensors of float64, computed from sums of products
@@ -64,8 +70,9 @@ def cross_entropy(
             f"hidden is {tuple(hidden.shape)} and targets is {tuple(targets.shape)}; pass a target "
             "for each row of hidden"
         )
+    flag(invariant, "invariant", LaunchError)
     rows = hidden.flatten(0, -2) if hidden.dim() > 1 else hidden.unsqueeze(0)
-    losses, _ = losses_of(rows, weight, targets.reshape(-1), ignore_index)
+    losses, _ = losses_of(rows, weight, targets.reshape(-1), ignore_index, invariant)
     if reduction == "none":
         return losses.reshape(targets.shape)
     total = losses.sum()
@@ -94,7 +101,7 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
 
 
 def _cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int
+    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, invariant: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(the loss of each token, the logsumexp of its logits).
 
@@ -103,13 +110,14 @@ def _cross_entropy(
         weight: (classes, k).
         targets: (tokens) of integers.
         ignore_index: the target of tokens whose loss is 0.
+        invariant: whether the bits of a token's loss must not depend on the other tokens.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
     _check(hidden, weight, targets)
-    return token_losses(hidden, weight, targets, ignore_index)
+    return token_losses(hidden, weight, targets, ignore_index, invariant=invariant)
 
 
 def _cross_entropy_gradient(
@@ -121,6 +129,7 @@ def _cross_entropy_gradient(
     ignore_index: int,
     of_hidden: bool,
     of_weight: bool,
+    invariant: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of `hidden` and `weight`; an empty tensor for a gradient that is not needed.
 
@@ -132,9 +141,11 @@ def _cross_entropy_gradient(
             layer, the classes of the tokens, and the target of ignored tokens, as for
             `coordgraph::cross_entropy`.
         of_hidden, of_weight: whether to compute the gradient of `hidden` and that of `weight`.
+        invariant: whether the bits of a row of the gradient of `hidden` must not depend on the
+            other tokens.
     """
-    needs = of_hidden, of_weight
-    found = token_loss_gradients(grad, totals, hidden, weight, targets, ignore_index, needs)
+    given = grad, totals, hidden, weight, targets, ignore_index
+    found = token_loss_gradients(*given, (of_hidden, of_weight), invariant=invariant)
     first, second = (hidden.new_empty(0) if x is None else x for x in found)
     return first, second
 
@@ -143,14 +154,15 @@ cross_entropy_op = torch.library.custom_op(
     "coordgraph::cross_entropy",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor hidden, Tensor weight, Tensor targets, int ignore_index) -> (Tensor, Tensor)",
+    schema="(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, "
+    "bool invariant=False) -> (Tensor, Tensor)",
 )(_cross_entropy)
 cross_entropy_gradient_op = torch.library.custom_op(
     "coordgraph::cross_entropy_gradient",
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor grad, Tensor totals, Tensor hidden, Tensor weight, Tensor targets, "
-    "int ignore_index, bool of_hidden, bool of_weight) -> (Tensor, Tensor)",
+    "int ignore_index, bool of_hidden, bool of_weight, bool invariant=False) -> (Tensor, Tensor)",
 )(_cross_entropy_gradient)
 LOSS = torch.ops.coordgraph.cross_entropy.default
 GRADIENT = torch.ops.coordgraph.cross_entropy_gradient.default
@@ -158,7 +170,9 @@ gradients_directly = direct(GRADIENT, 5, _cross_entropy_gradient, casts=False)
 
 
 @cross_entropy_op.register_fake
-def _(hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+def _(
+    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, invariant: bool = False
+) -> tuple[Tensor, Tensor]:
     _check(hidden, weight, targets)
     losses, totals = (
         hidden.new_empty(hidden.shape[0], dtype=kind_of_losses(hidden)) for _ in range(2)
@@ -176,13 +190,14 @@ def _(
     ignore_index: int,
     of_hidden: bool,
     of_weight: bool,
+    invariant: bool = False,
 ) -> tuple[Tensor, Tensor]:
     first = hidden.new_empty(hidden.shape if of_hidden else (0,))
     return first, weight.new_empty(weight.shape if of_weight else (0,))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *given, ctx.ignore_index = inputs
+    *given, ctx.ignore_index, ctx.invariant = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*given, output[1])
 
@@ -192,9 +207,9 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None,
     hidden, weight, targets, totals = ctx.saved_tensors
     needs = tuple(ctx.needs_input_grad[:2])
     given = grad, totals, hidden, weight, targets, ctx.ignore_index
-    found = gradients_directly(*given, *needs)
+    found = gradients_directly(*given, *needs, ctx.invariant)
     of = (x if needed else None for x, needed in zip(found, needs, strict=True))
-    return (*of, None, None)
+    return (*of, None, None, None)
 
 
 cross_entropy_op.register_autograd(_gradients, setup_context=_setup)

@@ -219,6 +219,7 @@ def grouped_mm(
     offs: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    invariant: bool = False,
 ) -> Tensor:
     """`torch.nn.functional.grouped_mm`: one product for each group, as for a mixture of experts.
 
@@ -241,6 +242,9 @@ def grouped_mm(
             decrease. The first group begins at 0; a group may be empty.
         bias: not supported yet, as in PyTorch.
         out_dtype: None, or the type of the factors, as in PyTorch.
+        invariant: whether the bits of a row of the result must not depend on the other rows and
+            groups, as for `codegen.grouped_matmul`. Two matrices are refused, because each group
+            has its own k.
 
     Returns:
         A tensor of the type of the factors. Rows and columns that belong to no group are 0 in
@@ -264,10 +268,10 @@ def grouped_mm(
                 "mat_a and mat_b have three axes, a matrix for each group, so there are no rows or "
                 "columns to divide into groups; leave out offs"
             )
-        return product(mat_a, mat_b, False)
+        return product(mat_a, mat_b, invariant)
     if offs is None:
         raise LaunchError(
             f"mat_a has {mat_a.dim()} axes and mat_b {mat_b.dim()}; pass offs, an i32 tensor with "
             "the end of each group, or three axes each"
         )
-    return grouped_product(mat_a, mat_b, offs)
+    return grouped_product(mat_a, mat_b, offs, invariant)

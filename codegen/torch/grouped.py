@@ -21,8 +21,11 @@ from coordgraph import LaunchError
 __all__ = ["grouped_product"]
 
 
-def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor, invariant: bool = False) -> Tensor:
     """The products of all groups; `ends` (i32) holds the end of each group.
+
+    With `invariant` the bits of a row of the result do not depend on the other rows or groups, nor
+    do those of a row of the gradient of A if the rows of A are divided.
 
     The shapes decide which rows or columns are divided into groups:
 
@@ -39,15 +42,16 @@ def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     shape = _shape(a, b, ends)
     starts = torch.nn.functional.pad(ends, (1, 0))
     if a.dim() == 3:  # groups of columns of D are groups of rows of Dᵀ = Bᵀ·Aᵀ
-        return multiply_groups(b.mT, a.mT, starts, shape[::-1]).mT.contiguous()
-    return multiply_groups(a, b, starts, shape)
+        d = multiply_groups(b.mT, a.mT, starts, shape[::-1], invariant=invariant)
+        return d.mT.contiguous()
+    return multiply_groups(a, b, starts, shape, invariant=invariant)
 
 
 grouped_mm = torch.library.custom_op(
     "coordgraph::grouped_mm",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor a, Tensor b, Tensor ends) -> Tensor",
+    schema="(Tensor a, Tensor b, Tensor ends, bool invariant=False) -> Tensor",
 )(_grouped_mm)
 GROUPED_MM = torch.ops.coordgraph.grouped_mm.default
 
@@ -90,12 +94,14 @@ def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[Any, ...]:
 
 
 @grouped_mm.register_fake
-def _(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+def _(a: Tensor, b: Tensor, ends: Tensor, invariant: bool = False) -> Tensor:
     return a.new_empty(_shape(a, b, ends))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, ends = inputs
+    a, b, ends, invariant = inputs
+    # Other gradients sum over the rows of a group, so their rows depend on all of these.
+    ctx.invariant = invariant and b.dim() == 3
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None, ends)
 
@@ -104,8 +110,9 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad` of every group."""
     a, b, ends = ctx.saved_tensors
     return (
-        None if b is None else grouped_product(grad, b.mT, ends),
-        None if a is None else grouped_product(a.mT, grad, ends),
+        None if b is None else grouped_product(grad, b.mT, ends, ctx.invariant),
+        None if a is None else grouped_product(a.mT, grad, ends, False),
+        None,
         None,
     )
 
@@ -117,7 +124,14 @@ of a subclass nor sparse, traced or transformed."""
 
 
 @grouped_mm.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor, ends: Tensor) -> Any:
+def _(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    a: Tensor,
+    b: Tensor,
+    ends: Tensor,
+    invariant: bool = False,
+) -> Any:
     raise LaunchError(
         "grouped_mm has no rule for torch.vmap; call it in a loop, or pass the slices that vmap "
         "would map over as further groups of one call"

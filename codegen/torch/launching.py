@@ -8,6 +8,7 @@ import torch
 
 from codegen.call.matmul import grouped_matmul, matmul
 from codegen.torch.host import on_host
+from coordgraph import LaunchError
 from coordgraph.epilogue import EpilogueFunction, epilogue
 from passes.lowering.architectures import ALIGNED_BYTES
 
@@ -72,7 +73,12 @@ def multiply_and_add(
 
 
 def multiply_groups(
-    a: torch.Tensor, b: torch.Tensor, starts: torch.Tensor, shape: tuple[int, ...]
+    a: torch.Tensor,
+    b: torch.Tensor,
+    starts: torch.Tensor,
+    shape: tuple[int, ...],
+    *,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """The products of groups of rows of A, or of groups of columns of A and rows of B.
 
@@ -81,19 +87,32 @@ def multiply_groups(
         b: (groups, k, n) for groups of rows, or (k, n).
         starts: i32 (groups + 1), as the offsets of `codegen.grouped_matmul`.
         shape: the shape of the result: (m, n), or (groups, m, n).
+        invariant: whether the bits of a row of the result must not depend on the other rows; only
+            for groups of rows.
 
     Returns:
         A new tensor. Rows that belong to no group are 0: kernels do not write them, and a gradient
         must be 0 there.
+
+    Raises:
+        LaunchError: `invariant` is True, but groups divide k.
     """
+    if invariant and b.dim() == 2:
+        raise LaunchError(
+            "invariant=True pins the order of additions by n and k, but here every group has its "
+            "own k; leave out invariant, or multiply each group by matmul"
+        )
     axis, a, b = (
-        ("m", a.contiguous(), _gapless(b)) if b.dim() == 3 else ("k", *map(_gapless, (a, b)))
+        ("m", readable(a, by_rows=True) if invariant else a.contiguous(), _gapless(b))
+        if b.dim() == 3
+        else ("k", *map(_gapless, (a, b)))
     )
     if 0 in shape or starts.shape[0] == 1 or a.shape[1] == 0:
         return a.new_zeros(shape)
     out = a.new_zeros(shape) if axis == "m" else a.new_empty(shape)
     arrays = (a, b, starts) if a.is_cuda else map(on_host, (a, b, starts))
-    grouped_matmul(*arrays, group_axis=axis, out=out if a.is_cuda else on_host(out))
+    d = out if a.is_cuda else on_host(out)
+    grouped_matmul(*arrays, group_axis=axis, out=d, invariant=invariant)
     return out
 
 

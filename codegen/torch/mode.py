@@ -51,10 +51,15 @@ OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", 
 
 
 def _grouped_mm(
-    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    invariant: bool = False,
 ) -> Tensor:
     """`grouped_mm` with the positional arguments of `torch._grouped_mm`."""
-    return grouped_mm(mat_a, mat_b, offs=offs, bias=bias)
+    return grouped_mm(mat_a, mat_b, offs=offs, bias=bias, invariant=invariant)
 
 
 if GROUPED is not None:
@@ -78,8 +83,8 @@ class use_kernels(TorchFunctionMode):
         dtypes: the element types for which kernels are used.
         devices: the types of devices on which kernels are used: `"cuda"`, `"cpu"`.
         invariant: whether the bits of a row of a product must not depend on the other rows, as for
-            `codegen.matmul`. Products that PyTorch computes do not have this property. If
-            `invariant` is True, PyTorch also computes `grouped_mm`.
+            `codegen.matmul`. Products that PyTorch computes do not have this property. A
+            `grouped_mm` of two matrices, whose groups divide k, is refused.
     """
 
     def __init__(
@@ -119,7 +124,7 @@ class use_kernels(TorchFunctionMode):
         Where autocast is enabled, the type that it casts to must be one of `dtypes`. Autocast does
         not cast the factors of PyTorch's `grouped_mm`, so their own type must be one of `dtypes`.
         """
-        if not kwargs.keys() <= OPTIONS or (self.invariant and func is GROUPED):
+        if not kwargs.keys() <= OPTIONS:
             return False
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         device = tensors[0].device.type

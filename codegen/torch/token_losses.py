@@ -28,6 +28,8 @@ many tokens there may be more logits, because a block has at least `COLUMNS` col
 COLUMNS = 256
 """A block of logits whose gradients are stored at a time has a multiple of this number of columns,
 so that its rows are aligned to 16 bytes. Only the last block may have another number."""
+PINNED_CLASSES = 16 * COLUMNS
+"""Number of classes in a block whose number must not depend on the number of tokens."""
 
 
 def kind_of_losses(hidden: Tensor) -> torch.dtype:
@@ -80,7 +82,7 @@ def _kind(hidden: Tensor) -> str:
 
 
 def token_losses(
-    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int
+    hidden: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, *, invariant: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The cross entropy of each token, and the logsumexp of its logits.
 
@@ -89,6 +91,7 @@ def token_losses(
         weight: (classes, k).
         targets: (tokens), the class of each token. On a GPU, a target that is no class gives NaN.
         ignore_index: the target of tokens whose loss is 0.
+        invariant: whether the bits of a token's loss must not depend on the other tokens.
 
     Raises:
         LaunchError: on the CPU, a target is neither a class nor `ignore_index`.
@@ -100,9 +103,9 @@ def token_losses(
             f"the target {targets[outside][0].item()} is neither ignore_index = {ignore_index} "
             f"nor a class, 0 to {classes - 1}; correct the target"
         )
-    a, b = readable(hidden), readable(weight.t())
+    a, b = readable(hidden, by_rows=invariant), readable(weight.t())
     given: dict[str, Any] = {"target": _narrow(targets), "column": _columns(weight)}
-    options: Any = {"epilogue": _loss(_kind(hidden))}
+    options: Any = {"epilogue": _loss(_kind(hidden)), "invariant": invariant}
     if hidden.is_cuda:
         _, totals, picked = matmul(a, b, **options, **given)
     else:
@@ -121,6 +124,8 @@ def token_loss_gradients(
     targets: Tensor,
     ignore_index: int,
     needs: tuple[bool, bool],
+    *,
+    invariant: bool = False,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of `hidden` and `weight`, given the gradients of the losses.
 
@@ -135,13 +140,16 @@ def token_loss_gradients(
             layer, the classes of the tokens, and the target of ignored tokens, as for
             `token_losses`.
         needs: for `hidden` and for `weight`, whether to compute the gradient.
+        invariant: whether the bits of a row of the gradient of `hidden` must not depend on the
+            other tokens. Then the number of classes in a block does not depend on the tokens.
     """
     kind = kind_of_losses(hidden)
     scale = torch.where(targets.ne(ignore_index), grad.to(kind), 0.0).contiguous()
     column = _columns(weight)
     rows: dict[str, Any] = {"target": _narrow(targets), "total": totals.contiguous()}
     tokens, classes = hidden.shape[0], weight.shape[0]
-    step = _step(tokens, classes)
+    step = PINNED_CLASSES if invariant else _step(tokens, classes)
+    same: Any = {"invariant": invariant}
     memory = hidden.new_empty(tokens * min(step, classes))
     of_weight = weight.new_empty(weight.shape) if needs[1] else None
     of_hidden = None
@@ -150,7 +158,7 @@ def token_loss_gradients(
         count = part.shape[0]
         block = memory[: tokens * count].view(tokens, count)
         here: dict[str, Any] = {**rows, "scale": scale, "column": column[first : first + count]}
-        launch(hidden, part.t(), epilogue=_gradient(_kind(hidden)), out=block, **here)
+        launch(hidden, part.t(), epilogue=_gradient(_kind(hidden)), out=block, **here, **same)
         if of_weight is not None:
             launch(block.t(), hidden, out=of_weight[first : first + count])
         if not needs[0]:
@@ -158,9 +166,9 @@ def token_loss_gradients(
         if of_hidden is None:
             last = step >= classes
             of_hidden = hidden.new_empty(hidden.shape, dtype=hidden.dtype if last else kind)
-            launch(block, part, out=of_hidden)
+            launch(block, part, out=of_hidden, **same)
         else:
-            launch(block, part, beta=1.0, c=of_hidden, out=of_hidden)
+            launch(block, part, beta=1.0, c=of_hidden, out=of_hidden, **same)
     if needs[0]:
         of_hidden = torch.zeros_like(hidden) if of_hidden is None else of_hidden.to(hidden.dtype)
     return of_hidden, of_weight

@@ -231,3 +231,28 @@ def test_reductions_of_rows_have_the_same_bits_for_every_m(n: int, k: int):
                 torch.uint8
             )
             assert not different.any(), m
+
+
+def test_losses_and_groups_have_the_same_bits_for_every_m():
+    import codegen.torch as cgt
+
+    hidden, weight = layer(5000, 512, 600)
+    targets = torch.arange(600, device="cuda")
+
+    def losses(tokens: int) -> tuple[Any, Any]:
+        rows = hidden[:tokens].clone().requires_grad_()
+        options: Any = {"reduction": "none", "invariant": True}
+        found = cgt.cross_entropy(rows, weight.t(), targets[:tokens], **options)
+        return found.detach(), torch.autograd.grad(found.sum(), rows)[0]
+
+    whole = losses(600)
+    for tokens in (1, 65, 300):
+        for one, every in zip(losses(tokens), whole, strict=True):
+            assert torch.equal(one, every[:tokens]), tokens
+    experts = torch.stack([weight, weight.flip(0)])
+
+    def of_group(rows: int) -> Any:
+        ends = torch.tensor([rows, 600], device="cuda", dtype=torch.int32)
+        return cgt.grouped_mm(hidden, experts, offs=ends, invariant=True)
+
+    assert torch.equal(of_group(33)[:33], of_group(600)[:33])

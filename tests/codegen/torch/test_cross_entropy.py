@@ -161,3 +161,48 @@ def test_refusals(torch: Any):
     for given, options, message in cases:
         with pytest.raises(LaunchError, match=message):
             cgt.cross_entropy(*given, **options)
+
+
+def test_a_loss_does_not_depend_on_the_other_tokens(
+    torch: Any, make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """With `invariant=True` the losses and gradients of the first tokens have the same bits."""
+    import codegen.torch as cgt
+    from codegen.torch import token_losses
+
+    monkeypatch.setattr(token_losses, "PINNED_CLASSES", 256)  # several blocks of classes
+    monkeypatch.setattr(token_losses, "BLOCK", 1 << 15)
+    hidden, weight = torch.randn(200, 96), torch.randn(CLASSES, 96)
+    targets = torch.arange(200)
+
+    def results(tokens: int) -> tuple[Any, Any]:
+        rows = hidden[:tokens].clone().requires_grad_()
+        options: Any = {"reduction": "none", "invariant": True}
+        losses = cgt.cross_entropy(rows, weight, targets[:tokens], **options)
+        return losses.detach(), torch.autograd.grad(losses.sum(), rows)[0]
+
+    whole = results(200)
+    for tokens in (1, 3, 65):
+        for part, every in zip(results(tokens), whole, strict=True):
+            assert torch.equal(part, every[:tokens])
+    with pytest.raises(LaunchError, match="invariant"):
+        cgt.cross_entropy(hidden, weight, targets, invariant="no")  # type: ignore[arg-type]
+
+
+def test_the_option_reaches_every_kernel(torch: Any, monkeypatch: pytest.MonkeyPatch):
+    """`invariant=True` is asked of the product and of both products for the gradient of hidden."""
+    import codegen.torch as cgt
+    from codegen.torch import launching, token_losses
+
+    asked = list[bool]()
+    matmul = token_losses.matmul
+
+    def noting(*arrays: Any, invariant: bool = False, **options: Any) -> Any:
+        asked.append(invariant)
+        return matmul(*arrays, invariant=invariant, **options)
+
+    monkeypatch.setattr(token_losses, "matmul", noting)
+    monkeypatch.setattr(launching, "matmul", noting)
+    hidden, weight = torch.randn(5, 8, requires_grad=True), torch.randn(20, 8, requires_grad=True)
+    cgt.cross_entropy(hidden, weight, torch.arange(5), invariant=True).backward()
+    assert sorted(asked) == [False, True, True, True]  # the gradient of weight sums over tokens

@@ -156,3 +156,60 @@ def test_errors(torch: Any, make: Make):
         cgt.grouped_mm(a, b, offs=offs + 5)
     with pytest.raises(LaunchError, match=r"no rule for torch\.vmap; call it in a loop"):
         torch.vmap(lambda x: cgt.grouped_mm(x, b, offs=offs))(make(2, 9, 5))
+
+
+def test_rows_do_not_depend_on_other_groups(torch: Any):
+    """With `invariant=True` a row has the same bits, and the same gradient, in every group size."""
+    import codegen.torch as cgt
+
+    a, b = torch.randn(90, 200), torch.randn(2, 200, 24)
+
+    def results(first: int, rows: int) -> tuple[Any, Any]:
+        part = a[first : first + rows].clone().requires_grad_()
+        offs = torch.tensor([rows, rows], dtype=torch.int32)
+        d = cgt.grouped_mm(part, b, offs=offs, invariant=True)
+        return d.detach(), torch.autograd.grad(d.sum(), part)[0]
+
+    whole = results(0, 90)
+    for first, rows in ((0, 1), (3, 17), (20, 65)):
+        for one, every in zip(results(first, rows), whole, strict=True):
+            assert torch.equal(one, every[first : first + rows])
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_groups_are_invariant_or_refused(torch: Any, monkeypatch: pytest.MonkeyPatch, switch: bool):
+    """The option, and `use_kernels(invariant=True)`, reach the kernels of groups of rows or columns
+    and batches; a product whose groups divide k is refused.
+    """
+    import codegen.torch as cgt
+    from codegen.torch import launching
+
+    if switch and not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this PyTorch has no grouped_mm")
+    asked = list[bool]()
+
+    def noting(multiply: Any) -> Any:
+        def call(*arrays: Any, invariant: bool = False, **options: Any) -> Any:
+            asked.append(invariant)
+            return multiply(*arrays, invariant=invariant, **options)
+
+        return call
+
+    for name in ("matmul", "grouped_matmul"):
+        monkeypatch.setattr(launching, name, noting(getattr(launching, name)))
+
+    def product(a: Any, b: Any, offs: Any) -> Any:
+        if not switch:
+            return cgt.grouped_mm(a, b, offs=offs, invariant=True)
+        with cgt.use_kernels(dtypes=(torch.float32,), devices=("cpu",), invariant=True):
+            return torch._grouped_mm(a, b, offs)
+
+    offs = torch.tensor(ENDS[0], dtype=torch.int32)
+    for kind in ("rows", "columns"):
+        a, b = (torch.randn(*shape) for shape in SHAPES[kind])
+        torch.testing.assert_close(product(a, b, offs), one_by_one(torch, a, b, offs))
+    product(torch.randn(3, 4, 5), torch.randn(3, 5, 6), None)
+    assert asked == [True] * 3
+    a, b = (torch.randn(*shape) for shape in SHAPES["terms"])
+    with pytest.raises(LaunchError, match="every group has its own k; leave out invariant"):
+        product(a, b, offs)
