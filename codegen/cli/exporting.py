@@ -93,7 +93,7 @@ def export_command(
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     head = {
-        "formula": f"D = {recipe.formula}",
+        "formula": recipe.formula,
         "target": recipe.architecture,
         "code": recipe.instructions,
         "plan": plan or "",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
-from codegen.export.c_expressions import c_name
+from sympy import Expr, Integer
+
+from codegen.export.c_expressions import c_expression, c_name
 from codegen.export.c_types import c_type, is_declared
 from codegen.export.recipe import WORKGROUPS, Recipe
 from codegen.export.templates import filled
 from coordgraph import __version__
-from coordgraph.integers import to_text
+from coordgraph.integers import FloorDiv, to_text
 from coordgraph.tensors import Tensor, dtype
 
 __all__ = ["example", "makefile"]
@@ -20,12 +23,17 @@ NO_SIZES = """    if (count > 1) {
     }
 """
 """C++ code that refuses sizes on the command line, for kernels whose sizes are all constants."""
+DIVISION = """
+static int64_t floor_div(int64_t a, int64_t b) { return a / b; } // of numbers that are not negative
+"""
+"""C++ code of the function for quotients in `c_expression`, for the shapes of tensors."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
 """The sizes that the exported example program uses if its command line gives none."""
 
 
 def example(recipe: Recipe) -> str:
     """The text of `example.cpp`, a program that runs and checks an exported kernel."""
+    result = _result(recipe)
     free = [axis for axis in DEFAULT_SIZES if any(p.name == axis for p in recipe.given)]
     return filled(
         "example.cpp.in",
@@ -38,9 +46,11 @@ def example(recipe: Recipe) -> str:
         conversions=_conversions(recipe),
         sizes="\n".join(f"    {line}" for line in _sizes(recipe, free)),
         fill="\n".join(f"    {line}" for line in _fill(recipe)),
+        result=_array(result),
+        operations=f"{2 * recipe.gemm.sums}e-12",
         verification=filled("verification.cpp.in", **_verified(recipe))
         if recipe.is_default
-        else filled("unverified.cpp.in"),
+        else filled("unverified.cpp.in", tensor=result.name, array=_array(result)),
     )
 
 
@@ -65,7 +75,8 @@ def _conversions(recipe: Recipe) -> str:
     """C++ functions, as text, that convert elements of the kernel's types from and to double."""
     kinds = {t.dtype for t in recipe.arguments}
     structs = "".join(filled(f"{kind}.cpp.in") for kind in sorted(kinds) if is_declared(kind))
-    return filled("conversions.cpp.in") + structs
+    division = any(e.has(FloorDiv) for t in recipe.arguments for e in t.shape)
+    return filled("conversions.cpp.in") + structs + DIVISION * division
 
 
 def _sizes(recipe: Recipe, free: list[str]) -> Iterator[str]:
@@ -78,9 +89,7 @@ def _sizes(recipe: Recipe, free: list[str]) -> Iterator[str]:
 
 def _count(tensor: Tensor, recipe: Recipe) -> str:
     """The number of elements of a tensor's array, which has no gaps, as a C++ expression."""
-    axes = recipe.gemm.axes.get(tensor.name, "")
-    batch = ["batches"] if recipe.gemm.batched and recipe.gemm.is_apart(tensor.name) else []
-    return " * ".join([*batch, *axes]) or "1"
+    return c_expression(prod(tensor.shape, start=Integer(1)))
 
 
 def _fill(recipe: Recipe) -> Iterator[str]:
@@ -89,9 +98,9 @@ def _fill(recipe: Recipe) -> Iterator[str]:
         if p.name in DEFAULT_SIZES:
             yield f"x.{c_name(p.name)} = {p.name};"
         elif tensor := recipe.stride_tensor(p.name):
-            yield f"x.{c_name(p.name)} = {' * '.join(recipe.gemm.axes.get(tensor, 'mn'))};"
+            yield f"x.{c_name(p.name)} = {c_expression(prod(_matrix(recipe, tensor)))};"
         elif tensor := recipe.leading_tensor(p.name):
-            row = recipe.gemm.axes[tensor][not recipe.gemm.is_transposed(tensor)]
+            row = c_expression(_matrix(recipe, tensor)[-1])
             yield f"x.{c_name(p.name)} = {row}; // no gaps between rows"
         elif p.name != WORKGROUPS:
             yield f"x.{c_name(p.name)} = 0; // {p.note}: set it for your launch"
@@ -105,13 +114,24 @@ def _fill(recipe: Recipe) -> Iterator[str]:
         yield f"x.{c_name(name)} = {value};"
 
 
+def _matrix(recipe: Recipe, tensor: str) -> tuple[Expr, ...]:
+    """The numbers of rows and columns of one matrix of a tensor, as it is stored."""
+    return recipe.tensor(tensor).shape[-2:]
+
+
+def _result(recipe: Recipe) -> Tensor:
+    """The tensor that the example prints or checks: D, or the first output if D is not stored."""
+    return recipe.tensor(recipe.gemm.stored[0])
+
+
 def _array(tensor: Tensor) -> str:
     """The C++ variable of a tensor: `a` to `d` for A to D, `NAME_array` for an operand NAME."""
     return tensor.name.lower() if tensor.name in "ABCD" else f"{c_name(tensor.name)}_array"
 
 
 def _shape(tensor: Tensor) -> str:
-    return " x ".join(map(to_text, tensor.shape))
+    """The extents of a tensor, as text of a comment in C++, in which `/` divides integers."""
+    return " x ".join(to_text(extent).replace("//", "/") for extent in tensor.shape)
 
 
 def _verified(recipe: Recipe) -> dict[str, str]:

@@ -82,7 +82,8 @@ def implementation(recipe: Recipe) -> str:
 
 def layout_of(recipe: Recipe, tensor: Tensor) -> str:
     """The shape and the element type of a tensor, as in `m x k, bf16, row-major`."""
-    shape = " x ".join(map(to_text, tensor.shape)) or "one element"
+    # `//` between numbers that are not negative is `/` in C
+    shape = " x ".join(to_text(e).replace("//", "/") for e in tensor.shape) or "one element"
     order = ", row-major" if len(tensor.shape) > 1 else ""
     return f"{shape}, {tensor.dtype}{order}"
 
@@ -102,7 +103,13 @@ def _preconditions(recipe: Recipe) -> Iterator[str]:
         yield f"Addresses, rows and strides of matrices are multiples of {recipe.alignment} bytes."
     else:
         yield "Matrices may have any alignment that their element types allow."
-    yield "Matrices are row-major without gaps between rows, and D overlaps no other matrix."
+    yield "Matrices are row-major without gaps between rows."
+    stored = recipe.gemm.stored
+    yield f"{' and '.join(stored)} overlap{'s' * (len(stored) == 1)} no other matrix."
+    if recipe.parts:
+        yield recipe.parts
+    for name in recipe.gemm.row_reductions:
+        yield f"{name} has a column for each tile along n: reduce its columns to one."
     if "C" in recipe.gemm.operands:
         if recipe.reads_c:
             yield "C may be D itself."
@@ -206,7 +213,8 @@ def _checks(recipe: Recipe) -> Iterator[str]:
 
 def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
     """C statements that check whether rows of a tensor, and matrices of a batch, are aligned."""
-    if len(tensor.shape) < 2:  # a vector has no rows; `_checks` checks its address
+    # A vector has no rows, and threads store reductions of rows one by one.
+    if len(tensor.shape) < 2 or tensor.name in recipe.gemm.row_reductions:
         return
     name, size = c_name(tensor.name), recipe.bytes(tensor)
     steps = {_value(tensor.shape[-1]): f"the rows of {name}"}

@@ -29,21 +29,8 @@ def refuse(gemm: GemmProblem) -> None:
     """Refuse problems whose launches need more than sizes, addresses and scalars.
 
     Raises:
-        CodegenError: the problem has groups, whose extents the kernel reads from device memory, or
-            an epilogue of several sums, or one that does not store D.
+        CodegenError: the problem has groups, whose extents the kernel reads from device memory.
     """
-    if not gemm.epilogue.stores_d:
-        raise CodegenError(
-            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported: it does not store "
-            "D, and exported launchers take the address of D; return a value for D, or launch this "
-            "kernel from Python"
-        )
-    if gemm.sums > 1:
-        raise CodegenError(
-            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported: it computes an "
-            f"element from {gemm.sums} sums of products, and exported launchers support one; "
-            "export a kernel whose epilogue has one sum, or launch this one from Python"
-        )
     if gemm.grouped:
         raise CodegenError(
             "kernels of grouped products cannot be exported, because their launches also check "
@@ -140,17 +127,39 @@ class Recipe:
 
     @property
     def formula(self) -> str:
-        """D as a formula in the product and the operands of the epilogue, without `D = `.
+        """D, and the epilogue's other outputs, as formulas in the product and the operands.
 
-        A and B stand for the tensors as they are stored.
+        A and B stand for the tensors as they are stored. If the epilogue has several sums, B_NAME
+        stands for the columns that belong to the sum NAME; `parts` says which these are.
         """
-        a = "transpose(A)" if self.gemm.transpose_a else "A"
+        function, a = self.gemm.epilogue, "transpose(A)" if self.gemm.transpose_a else "A"
         b = "transpose(B)" if self.gemm.transpose_b else "B"
-        if self.gemm.epilogue == ALPHA_BETA:
-            return f"alpha * {a} @ {b}" + (" + beta * C" if self.reads_c else "")
-        *before, last = statements(self.gemm.epilogue, {"acc": f"({a} @ {b})"})
-        result = last.partition(" = ")[2].removesuffix(";")
-        return "; ".join([result, *(f"where {line.removesuffix(';')}" for line in before)])
+        if self.is_default:
+            return f"D = alpha * {a} @ {b}" + (" + beta * C" if self.reads_c else "")
+        several = self.gemm.sums > 1
+        sums = {name: f"({a} @ {f'B_{name}' if several else b})" for name in function.sums}
+        outputs = {output.name for output in function.outputs}
+        of_d, others, terms = sums[function.sums[0]][1:-1], list[str](), list[str]()
+        for line in statements(function, sums):
+            name, _, value = line.removesuffix(";").partition(" = ")
+            if name.startswith("auto "):
+                terms.append(f"where {name.removeprefix('auto ')} = {value}")
+            elif name in outputs:
+                others.append(f"{name} = {value}")
+            else:  # the line that assigns D; there is none if D is a sum itself
+                of_d = value
+        return "; ".join([*(f"D = {of_d}",) * function.stores_d, *others, *terms])
+
+    @property
+    def parts(self) -> str:
+        """A sentence about which columns of B belong to which sum; '' if there is only one sum."""
+        gemm, names = self.gemm, [f"B_{name}" for name in self.gemm.epilogue.sums]
+        if gemm.sums == 1:
+            return ""
+        b = "transpose(B)" if gemm.transpose_b else "B"
+        if gemm.parts == "stacked":
+            return f"{b} has the n columns of {', then those of '.join(names)}."
+        return f"The columns of {b} belong to {', '.join(names)} in turn."
 
     @property
     def is_default(self) -> bool:

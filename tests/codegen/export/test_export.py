@@ -39,6 +39,21 @@ def with_bias(acc: Any, bias: Any) -> Any:
     return acc + bias
 
 
+@ep.epilogue(total=ep.output("m", reduce="sum"), pre=ep.output(dtype="f32"))
+def with_totals(acc: Any) -> Any:
+    return ep.relu(acc), acc, acc
+
+
+@ep.epilogue()
+def gated(gate: Any, up: Any) -> Any:
+    return ep.silu(gate) * up
+
+
+@ep.epilogue(top=ep.output("m", reduce="max"))
+def without_d(acc: Any) -> Any:
+    return None, acc
+
+
 CLUSTER_DIMENSION = 4
 """CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, whose value has three numbers. Other attributes have
 one."""
@@ -68,6 +83,33 @@ CASES: dict[str, tuple[Gemm, Pass, str, dict[str, Any]]] = {
     "constant sizes": (Gemm("bf16", m=M, n=N, k=K), DataParallel(), "sm_90a", {}),
     "int8": (Gemm("i8", transpose_b=True), DataParallel(), "sm_90a", {}),
     "epilogue": (Gemm("bf16", transpose_b=True, epilogue=with_bias), StreamK(), "sm_90a", {}),
+    "reductions": (Gemm("bf16", epilogue=with_totals), DataParallel(), "sm_90a", {}),
+    "reductions, constant sizes": (
+        Gemm("bf16", m=M, n=N, k=K, epilogue=with_totals),
+        DataParallel(),
+        "sm_80",
+        {},
+    ),
+    "gated": (Gemm("bf16", epilogue=gated), StreamK(workgroups=None), "sm_90a", {}),
+    "gated, batch, gaps": (
+        Gemm(
+            "bf16",
+            transpose_b=True,
+            batched=True,
+            epilogue=gated,
+            leading_dimensions=("A", "B", "D"),
+        ),
+        DataParallel(),
+        "sm_80",
+        {},
+    ),
+    "interleaved": (
+        Gemm("bf16", epilogue=gated, parts="interleaved"),
+        DataParallel(),
+        "sm_90a",
+        {},
+    ),
+    "without D": (Gemm("bf16", epilogue=without_d), DataParallel(), "sm_90a", {}),
 }
 
 
@@ -85,7 +127,9 @@ def exported(case: str, folder: Path, **options: Any) -> tuple[Exported, Any]:
 def views(gemm: Gemm) -> dict[str, TensorView]:
     """Fake matrices of a call; the keys are the names of the tensors, such as `A`."""
     kind, result = gemm.dtype, gemm.out_dtype or gemm.dtype
-    shapes = {"A": (M, K), "B": (N, K) if gemm.transpose_b else (K, N), "C": (M, N), "D": (M, N)}
+    columns = gemm.sums * N
+    of_b = (columns, K) if gemm.transpose_b else (K, columns)
+    shapes = {"A": (M, K), "B": of_b, "C": (M, N), "D": (M, N)}
     made = {
         name: matrix(
             *shape,
@@ -94,15 +138,21 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
             strides=(shape[1] + GAPS[name] * bool(gemm.leading_dimensions), 1),
         )
         for name, shape in shapes.items()
-        if name != "C" or "C" in gemm.operands
+        if name in (*"AB", *gemm.operands, *gemm.stored)
     }
     if gemm.batched:
         made = {
-            name: TensorView(v.pointer, (3, *v.shape), (v.shape[0] * v.shape[1], *v.strides),
+            name: TensorView(v.pointer, (3, *v.shape), (v.shape[0] * v.strides[0], *v.strides),
                              v.dtype, 0)
             for name, v in made.items()
         }  # fmt: skip
     return made
+
+
+def tile_columns(kernel: Any) -> int:
+    """The number of columns of D in a macro tile."""
+    (tiling,) = kernel.graph.tilings
+    return tiling.shape[1]
 
 
 def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
@@ -110,7 +160,11 @@ def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
     known = {"m": M, "n": N, "k": K, "batches": 3}
     known |= {"ld_a": K + GAPS["A"], "ld_b": K + GAPS["B"]}
     known |= {"ld_c": N + GAPS["C"], "ld_d": N + GAPS["D"]}
-    known |= {"stride_a": M * K, "stride_b": N * K, "stride_c": M * N, "stride_d": M * N}
+    known |= {"stride_a": M * K, "stride_b": gemm.sums * N * K}
+    known |= {"stride_c": M * N, "stride_d": M * N}
+    if gemm.batched and gemm.leading_dimensions:
+        known |= {"stride_a": M * known["ld_a"], "stride_b": gemm.sums * N * known["ld_b"]}
+        known |= {"stride_d": M * known["ld_d"]}
     return {p.name: known[p.name] for p in found.recipe.given if p.name in known}
 
 
@@ -127,6 +181,11 @@ def test_the_launch_is_that_of_python(name: str, tmp_path: Path, monkeypatch: py
     if "bias" in gemm.operands:
         more["bias"] = TensorView(0x60000000, (N,), (1,), "bf16", 0)
         addresses["bias"] = 0x60000000
+    for number, name in enumerate(gemm.outputs):
+        at = 0x70000000 + (number << 28)
+        shape = (M, N) if name == "pre" else (M, -(-N // tile_columns(kernel)))
+        more[name] = matrix(*shape, at, "f32")
+        addresses[name] = at
     given = library.arguments(**sizes_of(found, gemm), **addresses, **scalars)
     assert library.problem(given) is None
     size = library.workspace(given)
@@ -179,7 +238,7 @@ def launched_by_python(
     boxes = sum(map(len, facts.boxes.values()))
     integers = len(facts.scalars) + 2 * len(facts.divisors)
     fake.arguments = len(facts.tensors) + boxes + len(facts.floats) + integers
-    c, out = arrays.get("C"), arrays["D"]
+    c, out = arrays.get("C"), arrays.get("D")
     kernel(arrays["A"], arrays["B"], c, out, stream=STREAM, **scalars, **more)
     return fake
 
@@ -287,7 +346,15 @@ def test_code_for_any_alignment_has_no_alignment_checks(tmp_path: Path):
 
 @quick_cases(1)
 @pytest.mark.parametrize(
-    "name", ["data-parallel", "batch", "gaps", "constant sizes", "int8", "epilogue"]
+    "name",
+    chosen(
+        ("reductions", "gated, batch, gaps"),
+        [
+            *("data-parallel", "batch", "gaps", "constant sizes", "int8", "epilogue"),
+            *("reductions", "reductions, constant sizes", "gated", "gated, batch, gaps"),
+            *("interleaved", "without D"),
+        ],
+    ),
 )
 def test_the_example_compiles(name: str, tmp_path: Path):
     found, _ = exported(name, tmp_path)
@@ -295,6 +362,47 @@ def test_the_example_compiles(name: str, tmp_path: Path):
               compiler="c++")  # fmt: skip
     compile_c("-std=c++17", "-x", "c++", "-c", found.files["gemm.c"], "-o", tmp_path / "gemm.o",
               compiler="c++")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "reductions",
+            (
+                "D = relu((A @ B)); total = sum(A @ B); pre = A @ B",
+                "D and total and pre overlap no other matrix",
+                "total has a column for each tile along n",
+                "CUdeviceptr total; /* m x (n + 127) / 128, f32",
+            ),
+        ),
+        (
+            "gated, batch, gaps",
+            (
+                "D = silu((A @ B_gate)) * (A @ B_up)",
+                "transpose(B) has the n columns of B_gate, then those of B_up.",
+            ),
+        ),
+        ("interleaved", ("The columns of B belong to B_gate, B_up in turn.",)),
+        ("without D", ("   top = max(A @ B)\n", "top overlaps no other matrix")),
+    ],
+)  # fmt: skip
+def test_the_header_has_the_formulas_of_all_outputs(
+    name: str, lines: tuple[str, ...], tmp_path: Path
+):
+    found, _ = exported(name, tmp_path)
+    text = found.files["gemm.h"].read_text()
+    for line in lines:
+        assert line in text
+    assert ("CUdeviceptr D;" in text) == (name != "without D")
+
+
+def test_rows_of_partial_reductions_need_no_alignment(tmp_path: Path):
+    """Six tiles along n give rows of 24 bytes of partial results, which any kernel can store."""
+    found, _ = exported("reductions", tmp_path)
+    library = Library(found)
+    addresses = {"A": 1 << 28, "B": 2 << 28, "D": 3 << 28, "total": 4 << 28, "pre": 5 << 28}
+    assert library.problem(library.arguments(m=M, n=N, k=K, **addresses)) is None
 
 
 @pytest.mark.slow

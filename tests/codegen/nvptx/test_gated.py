@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from sympy import Integer
 
 import codegen
 import coordgraph as cg
-from codegen.export import export
 from coordgraph.control.lowered import ApplyFragment, CopyElements, StoreFragment
 from coordgraph.control.resolve import resolve
 from passes import DataParallel, StreamK
@@ -105,15 +103,6 @@ def test_kernels_assemble_without_spills(
     gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, epilogue=epilogue, **fields)
     kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), "sm_80")
     assert_clean(assemble(kernel.ptx, "sm_80"))
-
-
-def test_kernels_are_not_exported(tmp_path: Path):
-    graph = DataParallel()(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
-    kernel = codegen.compile(graph, "sm_80")
-    with pytest.raises(
-        cg.CodegenError, match="swiglu cannot be exported: it computes an element from 2 sums"
-    ):
-        export(kernel, tmp_path)
 
 
 @pytest.mark.slow

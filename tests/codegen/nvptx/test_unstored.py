@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from codegen.export import export
-from coordgraph import CodegenError, KernelGraph, LaunchError
+from coordgraph import KernelGraph, LaunchError
 from coordgraph import epilogue as ep
 from coordgraph.control.asynchronous import StoreBox
 from coordgraph.control.lowered import StoreFragment
@@ -165,9 +163,3 @@ def test_a_call_passes_no_d(fake_driver: FakeDriver):
         kernel(a, b, out=matrix(256, 521, 7 << 30), **given)
     with pytest.raises(LaunchError, match="'total' overlaps picked"):
         kernel(a, b, **{**given, "picked": total})
-
-
-def test_kernels_are_not_exported(tmp_path: Path):
-    kernel = compiled(loss, Case("sm_80", "data-parallel", (128, 128, 64), {}, {}))
-    with pytest.raises(CodegenError, match="loss cannot be exported: it does not store D"):
-        export(kernel, tmp_path)
