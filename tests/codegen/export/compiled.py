@@ -17,7 +17,7 @@ from codegen.export import Exported
 from codegen.export.c_expressions import c_name
 from codegen.export.c_types import c_type
 
-__all__ = ["TOOLKIT", "Library", "Recorded", "compile_c", "cuda_headers"]
+__all__ = ["Library", "Recorded", "compile_c", "compile_example", "cuda_headers"]
 
 FAKE = Path(__file__).with_name("fake_cuda.c")
 TOOLKIT = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
@@ -86,12 +86,46 @@ def cuda_headers() -> Path:
 
 def compile_c(*arguments: str | Path, compiler: str = "cc") -> None:
     """Run a C or C++ compiler with all warnings as errors."""
-    done = subprocess.run(
-        [compiler, *FLAGS, f"-I{cuda_headers()}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    _run(compiler, *FLAGS, f"-I{cuda_headers()}", *arguments)
+
+
+def compile_example(exported: Exported, program: Path) -> None:
+    """Compile and link the example program of an exported kernel.
+
+    The compiler is nvcc of the CUDA toolkit if it is installed, else cc and c++.
+
+    Args:
+        exported: what `codegen.export.export` has written.
+        program: the path of the program.
+    """
+    (source,) = (path for base, path in exported.files.items() if base.endswith(".c"))
+    example, made = exported.files["example.cpp"], program.with_suffix(".o")
+    nvcc = shutil.which("nvcc", path=f"{TOOLKIT / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
+    if nvcc is None:
+        compile_c("-std=c11", "-c", source, "-o", made)
+        link = _link(TOOLKIT)
+        compile_c("-std=c++17", example, made, *link, "-o", program, compiler="c++")
+        return
+    options = ("-O1", "-Xcompiler", "-Wall,-Wextra,-Werror")
+    _run(nvcc, *options, "-c", source, "-o", made)
+    link = _link(Path(nvcc).resolve().parents[1])
+    _run(nvcc, *options, "-std=c++17", example, made, *link, "-o", program)
+
+
+def _link(toolkit: Path) -> tuple[str, ...]:
+    """Options that link the CUDA driver: the toolkit's stub, or the driver of this process."""
+    folders = (toolkit / name / "stubs" for name in ("lib64", "lib"))
+    stubs = next((folder for folder in folders if (folder / "libcuda.so").exists()), None)
+    if stubs is not None:
+        return f"-L{stubs}", "-lcuda"
+    maps = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    loaded = next((Path(line.split()[-1]) for line in maps if "/libcuda.so" in line), None)
+    return ("-lcuda",) if loaded is None else (f"-L{loaded.parent}", f"-l:{loaded.name}")
+
+
+def _run(*command: str | Path) -> None:
+    """Run a compiler, and fail with its messages if it fails."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
