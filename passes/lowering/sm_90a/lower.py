@@ -68,7 +68,7 @@ from passes.lowering.sm_90a.refusals import (
 from passes.lowering.sm_90a.registers import no_registers, streamed
 from passes.lowering.sm_90a.ring import STEP, TILES
 from passes.lowering.sm_90a.roles import part
-from passes.lowering.sm_90a.stores import MATRIX_BITS, BoxedStore
+from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
 from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.sm_90a.warpgroups import ClusterSum
@@ -180,7 +180,7 @@ class LowerToHopper(Pass):
                 "which all warpgroups of a workgroup must work on one tile; choose "
                 "consumers=cooperative or another reduction"
             )
-        most = _stored_type(gemm).chunk
+        most = max(STORED_CHUNK, _stored_type(gemm).chunk)
         if not 0 <= self.vector <= most or self.vector & (self.vector - 1):
             return f"vector={self.vector} must be a power of two, at most {most}, or 0 for 16 bytes"
         return self._no_tiles(graph)

@@ -240,6 +240,7 @@ def quantized(acc: Any, scale: Any) -> Any:
 def test_quantized_outputs_assemble(case: Case):
     kernel = compiled(quantized, case)
     assert kernel.graph.tensor("D").dtype == "i8"
+    assert kernel.instructions == ("wgmma" if case.target == "sm_90a" else "mma.sync")
     for variant in (kernel.variant(), kernel.variant(2)):
         program, report = kernel.program(variant).assembled()
         assert_clean(report)
