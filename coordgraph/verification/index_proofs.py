@@ -296,7 +296,10 @@ def accesses(work: Work) -> tuple[User, ...]:
         case LoadTile() | StoreTile():
             return _users(work, op.tensor)
         case Epilogue():
-            return tuple(u for t in (*op.operands, *op.stores) for u in _users(work, t))
+            gemm = work.program.graph.gemm
+            # An operand of a single element, which is not one of several products, has no index.
+            indexed = (t for t in op.operands if gemm.axes[t] or gemm.is_apart(t))
+            return tuple(u for t in (*indexed, *op.stores) for u in _users(work, t))
         case TakeTicket():
             roles = (Role.COUNTERS,)
         case AwaitPartial():

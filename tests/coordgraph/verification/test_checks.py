@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from coordgraph import Gemm, LaunchError, PassError, VerifyError, parse
-from coordgraph.epilogue import epilogue, relu
+from coordgraph.epilogue import epilogue, operand, relu
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification import CHECKS, Outcome
 from coordgraph.verification.launches import ranked_launches
@@ -68,6 +68,19 @@ def test_all_launches_of_correct_graphs_are_not_refuted(name: str):
     assert not report.refuted, report
     assert len(report.launches) >= len(symbolic("data-parallel").check().launches)
     assert report.seconds < 60
+
+
+@pytest.mark.parametrize("problem", ["single", "batched", "grouped"])
+def test_operands_of_one_element_have_no_index(problem: str):
+    """A number that a kernel reads from memory is read at one address by every tile."""
+
+    @epilogue(scale=operand(dtype="f32", in_memory=True))
+    def scaled(acc, scale):  # type: ignore[no-untyped-def]
+        return acc * scale
+
+    kind = {} if problem == "single" else {problem: True}
+    report = scheduled("stream-k{workgroups=3}", epilogue=scaled, **kind).check()
+    assert not report.refuted, report
 
 
 def test_operands_of_an_epilogue_are_compared():
