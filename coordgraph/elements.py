@@ -13,6 +13,7 @@ from enum import Enum
 from coordgraph.errors import VerifyError
 
 __all__ = [
+    "BYTE",
     "CHUNK_BYTES",
     "DTYPES",
     "ROW_BYTES",
@@ -27,6 +28,8 @@ __all__ = [
 CHUNK_BYTES, ROW_BYTES = 16, 128
 """CHUNK_BYTES: size in bytes of the widest memory access of one thread, and of a row of `ldmatrix`.
 ROW_BYTES: size in bytes of a row of a TMA box that has the widest shared-memory swizzle."""
+BYTE = 8
+"""Number of bits of the elements that only the epilogue operation `quantize` stores."""
 WARP_MMA, WARPGROUP_MMA = "mma.sync", "wgmma"
 """Families of matrix instructions: `mma.sync` of one warp (sm_80 and later), `wgmma` of one
 warpgroup (sm_90a)."""
@@ -81,6 +84,12 @@ class DType:
         operand: whether A and B may have this type.
         instructions: how matrix instructions multiply elements of the type, at most one record per
             family.
+        capability: the lowest compute capability, times ten, of the NVIDIA GPUs that have
+            instructions for the type: 89 for 8.9.
+        most: the largest finite number of an 8-bit float, to which `quantize` saturates; 0.0 for
+            other types.
+        sum_digits: number of bits of the significand to which tensor cores cut off sums of products
+            of the type; 0 if they round the sums to the accumulator's type.
 
     Raises:
         VerifyError: a field has a wrong type, or a value that no element type can have.
@@ -94,6 +103,9 @@ class DType:
     digits: int = 0
     operand: bool = True
     instructions: tuple[MatrixInstruction, ...] = ()
+    capability: int = 80
+    most: float = 0.0
+    sum_digits: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.number, Number):
@@ -143,9 +155,25 @@ class DType:
         return self.number is Number.FLOAT
 
     @property
+    def is_small_float(self) -> bool:
+        """Whether elements are 8-bit floats; their names are those of PTX, too."""
+        return self.is_float and self.bits == BYTE
+
+    @property
     def roundoff(self) -> float:
         """The largest relative error of rounding a number to this type; 0.0 for integer types."""
         return 2.0**-self.digits if self.is_float else 0.0
+
+    @property
+    def sum_roundoff(self) -> float:
+        """The largest relative error of one addition to a sum of products of this type.
+
+        It is 0.0 if sums are integers. Sums of products of 8-bit floats are less exact than their
+        type, f32, allows (see `sum_digits`).
+        """
+        if self.sum_digits:
+            return 2.0 ** (1 - self.sum_digits)  # cutting off is twice as inexact as rounding
+        return DTYPES[self.accumulator].roundoff
 
     @property
     def least(self) -> int:
@@ -168,15 +196,17 @@ class DType:
     def becomes(self, other: DType) -> bool:
         """Whether sums of this type can be stored as elements of type `other`.
 
-        Sums of a float type can be stored as any float type; integer sums only as their own type.
+        All sums can be stored as their own type and as floats of 16 bits or more. Elements of 8
+        bits are stored only by the epilogue operation `quantize`, which says how they are rounded.
         """
-        return other.is_float or other == self
+        return other == self or (other.is_float and other.bits > BYTE)
 
     @property
     def result(self) -> str:
         """The default type of D if A and B have this type.
 
-        D has this type if this type is a float type; for integers, D has the accumulator's type.
+        D has this type if this type is a float of 16 bits or more. For 8-bit types, D has the
+        accumulator's type.
         """
         return self.name if DTYPES[self.accumulator].becomes(self) else self.accumulator
 
@@ -202,6 +232,26 @@ def _byte(name: str, number: Number, library: str, kind: str) -> DType:
     return DType(name, 8, number, library, "i32", instructions=instructions)
 
 
+def _small_float(name: str, library: str, digits: int, most: float) -> DType:
+    """Make an 8-bit float type.
+
+    Its `mma.sync` exists on GPUs of compute capability 8.9 or more (PTX ISA, "mma"). Hopper's
+    tensor cores keep about 14 bits of sums (DeepSeek-V3 Technical Report, arXiv:2412.19437, section
+    3.5.2).
+    """
+    instructions = (
+        MatrixInstruction(WARP_MMA, name, 32, across_k=False),
+        MatrixInstruction(WARPGROUP_MMA, name, 32, across_k=False),
+    )
+    return DType(
+        *(name, BYTE, Number.FLOAT, library, "f32", digits),
+        instructions=instructions,
+        capability=89,
+        most=most,
+        sum_digits=14,
+    )
+
+
 DTYPES = {
     d.name: d
     for d in (
@@ -211,6 +261,8 @@ DTYPES = {
         _float("f64", 64, "f64", "float64", 53),
         _byte("i8", Number.SIGNED, "int8", "s8"),
         _byte("u8", Number.UNSIGNED, "uint8", "u8"),
+        _small_float("e4m3", "float8_e4m3fn", 4, 448.0),
+        _small_float("e5m2", "float8_e5m2", 3, 57344.0),
         DType("i32", 32, Number.SIGNED, "int32", "i32", operand=False),
     )
 }

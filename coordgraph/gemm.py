@@ -88,15 +88,15 @@ class GemmProblem:
       an empty group.
     - `group_axis="mnk"`: a list of products that share no extent. A, B, C and D are vectors that
       hold the matrices of all groups one after another, row-major. Each row begins at a multiple of
-      `ROW_STEP` elements (16 elements for i8 and u8). Elements that pad a row are not read, and the
+      `ROW_STEP` elements (16 elements of 8 bits). Elements that pad a row are not read, and the
       padding of D may be overwritten. `offsets` (3 x (g + 1)) has a row for each of m, n and k: the
       matrix A of group g has `offsets[0, g + 1] - offsets[0, g]` rows.
 
     Args:
-        dtype: element type of A and B: bf16, f16 or f32 (sums in f32), f64 (sums in f64), or i8 or
-            u8 (sums in i32, exact modulo 2^32).
-        out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers, or
-            the type to which the epilogue quantizes D (`ep.quantize`).
+        dtype: element type of A and B: bf16, f16, f32, e4m3 or e5m2 (sums in f32), f64 (sums in
+            f64), or i8 or u8 (sums in i32, exact modulo 2^32).
+        out_dtype: element type of C and D; by default `dtype`, or the type of sums if A and B hold
+            8-bit elements, or the type to which the epilogue quantizes D (`ep.quantize`).
         m, n, k: extents in elements that the kernel is specialised for; an extent that is None is a
             launch argument.
         transpose_a: A is given as its transpose, a row-major k x m tensor.

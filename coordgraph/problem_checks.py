@@ -97,7 +97,7 @@ def check_parts(gemm: Problem) -> None:
 
 
 def quantized(gemm: Problem, out: str) -> str:
-    """The type i8 or u8 to which the epilogue quantizes D, or '' if D is not quantized.
+    """The 8-bit type to which the epilogue quantizes D, or '' if D is not quantized.
 
     Args:
         out: the element type of D.

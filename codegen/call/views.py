@@ -169,7 +169,8 @@ def _advice(name: str, what: str) -> str:
     if name.startswith(("int", "uint")):
         signed = name.startswith("int")
         fits = next(d for d in operands if not d.is_float and (d.least < 0) == signed).name
-        exact = ", ".join(f"{d.name} up to 2^{d.digits}" for d in operands if d.is_float)
+        wide = (d for d in operands if d.is_float and not d.is_small_float)
+        exact = ", ".join(f"{d.name} up to 2^{d.digits}" for d in wide)
         return f"convert it to a type that holds its integers: {fits} if they fit, {exact}"
     floats = ", ".join(d.library for d in operands if d.is_float)
     return f"convert it to {floats}"

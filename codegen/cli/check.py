@@ -149,7 +149,7 @@ class Check:
         """
         products = products or Products.of(problem, None, None)
         kind = problem.out_dtype or dtype(problem.dtype).result
-        out, accumulator = dtype(kind).roundoff, dtype(dtype(problem.dtype).accumulator).roundoff
+        out, accumulator = dtype(kind).roundoff, dtype(problem.dtype).sum_roundoff
         found, rows = _Difference(problem.dtype, kind), sum(shape.m for shape in products.shapes)
         done = 0
         for matrices in products.matrices(inputs.a, inputs.b, inputs.c, d):
@@ -182,7 +182,7 @@ class _Difference:
         # Products of 8-bit integers are exact in 64-bit floats, as are sums of up to 2^37 of them.
         k, b64 = b.shape[0], b.astype(np.float64)
         out = dtype(self.out_dtype).roundoff
-        accumulator = dtype(dtype(self.dtype).accumulator).roundoff
+        accumulator = dtype(self.dtype).sum_roundoff
         # A sum of k products of N(0, 1) values is about √k, so each of its k additions is off by
         # about √k · roundoff. Errors of random sign add up to √k of that: k · roundoff.
         floor = SLACK * accumulator * k * (abs(alpha) + abs(beta))

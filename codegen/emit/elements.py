@@ -43,12 +43,14 @@ _LETTERS = {16: "h", 32: "r", 64: "l"}
 def llvm_type(kind: DType) -> Any:
     """LLVM's type for arithmetic in the element type `kind`.
 
+    For an 8-bit float it is an integer of 8 bits: generated code only moves and converts its bits.
+
     Raises:
         CodegenError: generated code does no arithmetic in `kind`, for example in bf16.
     """
     from llvmlite import ir  # imported here, because launches import this module but not LLVM
 
-    if not kind.is_float:
+    if not kind.is_float or kind.is_small_float:
         return ir.IntType(kind.bits)
     found = _FLOATS.get(kind.name)
     if found is None or not found.llvm:

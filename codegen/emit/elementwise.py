@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from codegen.emit.small_floats import from_f32, to_f32
 from coordgraph import CodegenError
 from coordgraph.elements import dtype
 from coordgraph.epilogue.operation import QUANTIZED
@@ -105,6 +106,9 @@ class ElementwiseEmitter:
             return value
         if source == "bool":
             return b.zext(value, kind) if target == "i32" else b.uitofp(value, kind)
+        if source in QUANTIZED and dtype(source).is_small_float:
+            value = to_f32(b, value, dtype(source), gpu=self.gpu)
+            return self.convert(value, "f32", target)
         if source in QUANTIZED and target == "i32":
             return b.sext(value, kind) if dtype(source).least else b.zext(value, kind)
         if source in ("i32", *QUANTIZED):
@@ -114,11 +118,14 @@ class ElementwiseEmitter:
         return b.fpext(value, kind) if target == "f64" else b.fptrunc(value, kind)
 
     def saturate(self, value: Any, kind: str, target: str) -> Any:
-        """Emit the rounding of a float to the nearest i8 or u8, with saturation; NaN becomes 0.
+        """Emit the rounding of a float to the nearest value of an 8-bit type, with saturation.
 
-        A GPU executes PTX's `cvt.rni.sat`. A CPU executes LLVM's `rint`, then `fptosi.sat` or
-        `fptoui.sat`.
+        NaN becomes 0 in an integer type. For integers a GPU executes PTX's `cvt.rni.sat`, and a CPU
+        LLVM's `rint`, then `fptosi.sat` or `fptoui.sat`.
         """
+        if dtype(target).is_small_float:
+            single = self.convert(value, kind, "f32")
+            return from_f32(self.builder, single, dtype(target), gpu=self.gpu)
         b, signed = self.builder, dtype(target).least < 0
         if self.gpu:
             half = ir.IntType(16)  # PTX has no 8-bit registers

@@ -9,7 +9,7 @@ __all__ = ["Emitter", "emitter_methods"]
 
 
 class Emitter(Protocol):
-    """Protocol: emits instructions on values of the kinds f32, f64, i32, i8, u8 and bool.
+    """Protocol: emits instructions on values of the kinds f32, f64, i32, bool and 8 bits.
 
     An epilogue operation calls these methods to generate its code. The values that the methods take
     and return belong to the code generator; operations only pass such values on.
@@ -60,10 +60,11 @@ class Emitter(Protocol):
         ...
 
     def saturate(self, value: Any, kind: str, target: str) -> Any:
-        """Emit the rounding of a float of kind `kind` to the nearest value of `target`: i8 or u8.
+        """Emit the rounding of a float of kind `kind` to the nearest value of an 8-bit type.
 
-        A number halfway between two integers is rounded to the even one, a number outside the
-        range of `target` to the nearest end of the range, and NaN to 0.
+        The type `target` is i8, u8, e4m3 or e5m2. Ties go to the even value, and a number outside
+        the range of `target` to the nearest finite end of the range. NaN becomes 0 in an integer
+        type and stays NaN in a float type.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from coordgraph.elements import DTYPES
+from coordgraph.elements import BYTE, DTYPES
 from coordgraph.epilogue.emitter import Emitter, emitter_methods
 from coordgraph.epilogue.values import (
     OPERATIONS,
@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 else:
     Array = Any
 FLOATS = ("f32", "f64")
-BYTE = 8
-"""Number of bits of the elements to which `quantize` rounds."""
-QUANTIZED = tuple(d.name for d in DTYPES.values() if not d.is_float and d.bits == BYTE)
-"""The kinds of quantized values (8-bit integers), which only `cast` and outputs accept."""
+QUANTIZED = tuple(d.name for d in DTYPES.values() if d.bits == BYTE)
+"""The kinds of quantized values (8-bit integers and 8-bit floats), which only `cast` and outputs
+accept."""
 NUMPY_KINDS = {
     **{"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"},
     **{name: DTYPES[name].library for name in QUANTIZED},

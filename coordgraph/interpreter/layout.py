@@ -84,7 +84,7 @@ def laid_out(array: Array, strides: Sequence[int], unwritten: Any) -> Array:
     ends = zip(array.shape, strides, strict=True)
     count = 1 + sum((extent - 1) * stride for extent, stride in ends)
     if has_strides(array, strides):
-        return np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,), writeable=False)
+        return _strided(array, (count,), (array.itemsize,), writeable=False)
     made = np.full(count, unwritten, array.dtype)
     elements(made, array.shape, strides)[...] = array
     return made
@@ -93,4 +93,17 @@ def laid_out(array: Array, strides: Sequence[int], unwritten: Any) -> Array:
 def elements(memory: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
     """A view of a tensor's memory with the tensor's axes; `strides` are in elements."""
     steps = tuple(stride * memory.itemsize for stride in strides)
-    return np.lib.stride_tricks.as_strided(memory, tuple(shape), steps)
+    return _strided(memory, tuple(shape), steps)
+
+
+def _strided(
+    array: Array, shape: tuple[int, ...], steps: tuple[int, ...], *, writeable: bool = True
+) -> Array:
+    """A view of an array's memory with a shape and with distances between elements in bytes.
+
+    NumPy makes such views of integers, but not of e5m2, whose name in the array interface, `<f1`,
+    it cannot read. So the view is made of the elements' bits.
+    """
+    bits = array.view(f"u{array.itemsize}")
+    found = np.lib.stride_tricks.as_strided(bits, shape, steps, writeable=writeable)
+    return found.view(array.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 from coordgraph import KernelGraph, PassError
 from coordgraph.elements import DTYPES, dtype
 from passes.lowering.architectures import Alignment, Lowering, Vectors, architecture_of
+from passes.lowering.multiplying import too_old
 
 __all__ = ["accepting", "check_elements"]
 
@@ -23,10 +24,14 @@ def check_elements(graph: KernelGraph, architecture: str) -> None:
             kernels for the architecture multiply.
         CodegenError: the architecture is unknown.
     """
-    families = [lowering.instructions for lowering in architecture_of(architecture).lowerings]
-    known = [d.name for d in DTYPES.values() if any(map(d.instruction, families))]
-    kind = dtype(graph.gemm.dtype).name
-    if kind not in known:
+    machine = architecture_of(architecture)
+    families = [lowering.instructions for lowering in machine.lowerings]
+    every = [d for d in DTYPES.values() if any(map(d.instruction, families))]
+    known = [d.name for d in every if not too_old(d, machine)]
+    kind = dtype(graph.gemm.dtype)
+    if kind in every and (why := too_old(kind, machine)):
+        raise PassError(why)
+    if kind not in every:
         *others, last = known
         raise PassError(
             f"kernels for {architecture} multiply {', '.join(others)} and {last}, not {kind}; "

@@ -34,12 +34,15 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.edges import PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.elements import dtype
 from coordgraph.epilogue.function import Stage
 from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.gemm import GemmProblem, read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tilings import ACCUMULATOR, Tiling
 from passes.kit.reduce_scatter import SHARE
+from passes.lowering.architectures import Architecture
+from passes.lowering.multiplying import too_old
 
 __all__ = [
     "NOTHING",
@@ -91,11 +94,11 @@ def leader(*body: Operation) -> Operation:
 
 
 GPU_TYPES = ("bf16", "f16", "f32", "i32")
-"""The element types of operands of an epilogue on a GPU; outputs may be i8 or u8, too."""
+"""The element types of operands of an epilogue on a GPU; outputs may have 8-bit types, too."""
 
 
-def no_epilogue(graph: KernelGraph) -> str | None:
-    """Why a GPU cannot compute the graph's epilogue, or None if it can."""
+def no_epilogue(graph: KernelGraph, architecture: Architecture) -> str | None:
+    """Why GPUs of an architecture cannot compute the graph's epilogue, or None if they can."""
     gemm = graph.gemm
     for tensor in (*gemm.operands, *gemm.outputs):
         stored = tensor in gemm.outputs
@@ -118,7 +121,8 @@ def no_epilogue(graph: KernelGraph) -> str | None:
             f"the epilogue {gemm.epilogue.name} computes in f64, and GPU kernels compute in f32; "
             "use target='cpu', or f32 operands"
         )
-    return None
+    made = (dtype(kind) for kind in kinds.steps if kind != "bool")
+    return next((why for kind in made if (why := too_old(kind, architecture))), None)
 
 
 def stages(gemm: GemmProblem, op: Epilogue, absent: Container[str] = ()) -> tuple[Stage, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from coordgraph.elements import DTYPES, DType, MatrixInstruction, dtype
 from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.gemm import GemmProblem
+from passes.lowering.architectures import Architecture, architecture_of, names
 
-__all__ = ["REGISTER_BYTES", "instruction_of", "no_instruction", "outputs"]
+__all__ = ["REGISTER_BYTES", "instruction_of", "no_instruction", "outputs", "too_old"]
 
 REGISTER_BYTES = 4
 """Number of bytes of one register of a GPU thread; each element of an accumulator takes one
@@ -16,6 +17,17 @@ register."""
 def outputs(sums: DType) -> tuple[str, ...]:
     """The types that C and D may have on GPUs when the accumulator has the type `sums`."""
     return tuple(d.name for d in DTYPES.values() if sums.becomes(d) and d.bytes <= REGISTER_BYTES)
+
+
+def too_old(kind: DType, architecture: Architecture) -> str | None:
+    """Why GPUs of an architecture have no instructions for an element type; None if they have."""
+    if architecture.capability >= kind.capability:
+        return None
+    newer = [x for x in names() if architecture_of(x).capability >= kind.capability]
+    return (
+        f"GPUs multiply, read and store {kind} from compute capability {kind.capability / 10} on, "
+        f"which {architecture.name} lacks; choose one of the targets {', '.join(newer)}, or cpu"
+    )
 
 
 def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
@@ -33,22 +45,26 @@ def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
     return found
 
 
-def no_instruction(gemm: GemmProblem, family: str) -> str | None:
+def no_instruction(gemm: GemmProblem, family: str, architecture: Architecture) -> str | None:
     """Why `mma.sync` (or `wgmma`) cannot multiply A by B and store D; None if it can.
 
     Args:
         gemm: the matrix product: element types, extents, layouts and epilogue.
         family: `mma.sync` or `wgmma`.
+        architecture: the architecture for which a kernel is made.
     """
     kind = dtype(gemm.dtype)
     found = kind.instruction(family)
     if found is None:
-        *known, last = (d.name for d in DTYPES.values() if d.instruction(family))
+        every = (d for d in DTYPES.values() if not too_old(d, architecture))
+        *known, last = (d.name for d in every if d.instruction(family))
         return (
             f"{family} kernels multiply {', '.join(known)} and {last}, not {kind}; use target='cpu'"
         )
-    # `Gemm` has checked that the epilogue quantizes D if D has 8-bit integers.
-    if gemm.out_dtype not in (*(stored := outputs(dtype(kind.accumulator))), *QUANTIZED):
+    if why := too_old(kind, architecture):
+        return why
+    # `Gemm` has checked that the epilogue quantizes D if D has 8-bit elements.
+    if gemm.out_dtype not in {*(stored := outputs(dtype(kind.accumulator))), *QUANTIZED}:
         return (
             f"C and D have the type {gemm.out_dtype}; with A and B of {kind}, {family} kernels "
             f"store one of: {', '.join(stored)}"

@@ -143,7 +143,7 @@ def test_a_plan_for_groups_can_be_told():
         ({"b": whole(10, 20, 24)[::-2]}, "b has negative strides .*; pass a contiguous copy$"),
         ({"b": whole(5, 20, 24).astype(np.float64)}, "b holds f64, .* takes f32; convert it$"),
         ({"out": np.zeros((90, 24), np.int32)}, "out holds i32; matrices hold bf16, f16, f32 or"),
-        ({"a": np.zeros((90, 20), np.int32)}, "a holds i32; matrices hold .* or u8: convert it$"),
+        ({"a": np.zeros((90, 20), np.int32)}, "a holds i32; matrices hold .* e5m2: convert it$"),
         ({"a": np.zeros((90, 20), np.int32), "b": np.zeros((5, 20, 24), np.int32)}, "a holds i32"),
         ({"a": whole(90, 20), "b": np.zeros((5, 20, 24), np.int32)}, "b holds i32; matrices"),
         (

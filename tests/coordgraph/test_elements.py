@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -37,11 +38,14 @@ def test_chunks_rows_and_instructions_have_the_same_bytes(kind: DType):
     assert sums.accumulator == sums.name
     assert sums.bits >= kind.bits
     assert sums.is_float == kind.is_float
+    assert 0 <= kind.sum_roundoff <= kind.roundoff
 
 
 @EVERY
 def test_ranges_and_rounding_are_those_of_numpy(kind: DType):
     found = numpy_dtype(kind.name)
+    if kind.is_small_float:
+        assert kind.most == ml_dtypes.finfo(found).max
     if not kind.is_float:
         assert (kind.least, kind.largest) == (np.iinfo(found).min, np.iinfo(found).max)
         assert kind.roundoff == 0
@@ -54,6 +58,8 @@ def test_ranges_and_rounding_are_those_of_numpy(kind: DType):
 def test_what_gemm_takes():
     assert cg.Gemm("int8").out_dtype == "i32"
     assert cg.Gemm("uint8", out_dtype="float16").out_dtype == "f16"
+    assert cg.Gemm("float8_e4m3fn").out_dtype == "f32"
+    assert cg.Gemm("e5m2", out_dtype="bf16").out_dtype == "bf16"
     for wrong, why in (
         (
             {"dtype": "i32"},
@@ -62,6 +68,10 @@ def test_what_gemm_takes():
         (
             {"dtype": "i8", "out_dtype": "u8"},
             "cannot be stored as u8; choose one of bf16, f16, f32",
+        ),
+        (
+            {"dtype": "e4m3", "out_dtype": "e4m3"},
+            "cannot be stored as e4m3; .*, or return ep.quantize.value, to='e4m3'. from an",
         ),
         (
             {"dtype": "bf16", "out_dtype": "i32"},
@@ -110,9 +120,13 @@ def test_a_type_is_added_by_its_record(i16: DType, target: str):
 
 def test_a_type_without_instructions_is_refused_by_those_who_need_them(i16: DType):
     graph = DataParallel()(cg.Gemm("i16", transpose_b=True).graph((128, 128, 128)))
-    for lowering, family in ((LowerToTensorCores(), "mma.sync"), (LowerToHopper(), "wgmma")):
+    for lowering, known in (
+        (LowerToTensorCores(), "mma.sync kernels multiply bf16, f16, i8 and u8"),
+        (LowerToTensorCores("sm_89"), "mma.sync kernels multiply bf16, f16, i8, u8, e4m3 and e5m2"),
+        (LowerToHopper(), "wgmma kernels multiply bf16, f16, i8, u8, e4m3 and e5m2"),
+    ):
         why = lowering.why_not(graph) or ""
-        assert why.startswith(f"{family} kernels multiply bf16, f16, i8 and u8, not i16")
+        assert why.startswith(f"{known}, not i16")
 
 
 NAMES = {

@@ -1,7 +1,8 @@
 """Loads and stores of a CPU kernel, which convert between element types and the accumulator's type.
 
-A bf16 is the upper half of an f32, so shifts convert it. Instructions of the CPU (x86: F16C)
-convert f16; f16 tensors are refused on CPUs without such instructions.
+A bf16 is the upper half of an f32, so shifts convert it. A table converts 8-bit floats to f32.
+Instructions of the CPU (x86: F16C) convert f16; f16 tensors are refused on CPUs without such
+instructions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from codegen.emit.elements import Arithmetic, llvm_type
+from codegen.emit.small_floats import to_f32
 from coordgraph.elements import DTYPES, DType
 
 __all__ = ["Elements"]
@@ -35,6 +37,9 @@ class Elements:
     def load(self, address: Any, kind: DType) -> Any:
         """Load an element of type `kind`; convert it to `self.register`, the type in registers."""
         b = self.builder
+        if kind.is_small_float and kind != self.register:
+            single = to_f32(b, b.load(address, typ=llvm_type(kind)), kind, gpu=False)
+            return self._convert(single, F32, self.register)
         if kind != BF16:
             return self._convert(b.load(address, typ=llvm_type(kind)), kind, self.register)
         bits = b.zext(b.load(address, typ=I16, align=2), I32)

@@ -218,7 +218,7 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores floats that the epilogue computed from integer sums, or the reverse.
+        """Whether `op` stores values that the epilogue computed in another format than the sums.
 
         `op` then copies from accumulators to an output. The buffer of accumulators then holds the
         bits of these values, which must not be converted as numbers of the sums' type.
@@ -226,7 +226,15 @@ class HostWalker(FlagWalker):
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
-        return output and self.result.is_float != self.accumulator.is_float
+        return output and self._as_bits(self.result)
+
+    def _as_bits(self, made: DType) -> bool:
+        """Whether accumulators hold the bits of results of type `made`, and not equal numbers.
+
+        They do for floats that are computed from integer sums, for the reverse, and for 8-bit
+        floats.
+        """
+        return made.is_small_float or made.is_float != self.accumulator.is_float
 
     @property
     def result(self) -> DType:
@@ -354,7 +362,7 @@ class HostWalker(FlagWalker):
         result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
         self._store_outputs(node, op, outputs)
         made = dtype(op.function.kinds(gemm.accumulator, out).result)
-        if made.is_float != self.accumulator.is_float:
+        if self._as_bits(made):
             if made.bits < self.accumulator.bits:
                 result = b.zext(result, ir.IntType(self.accumulator.bits))
             result = b.bitcast(result, self._type(1))

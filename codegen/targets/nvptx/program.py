@@ -10,7 +10,8 @@ from codegen.architectures import Variant, Vectors, architecture_of, emitter_of
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.collection import collection_paused
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
-from coordgraph.control.lowered import ReduceFragment
+from coordgraph.control.lowered import MultiplyFragments, ReduceFragment
+from coordgraph.elements import dtype
 from coordgraph.foreign_graphs import faults_named
 from passes import Pass
 
@@ -25,9 +26,9 @@ __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
 WIDEST = Vectors()
 """The access widths of a program that accesses every tensor 16 bytes at a time."""
-VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
-"""PTX versions, times ten (PTX ISA). VECTOR_REDUCTIONS: the first version with `red` for
-vectors. WRITTEN_MAPS: the first version with `tensormap.replace`."""
+VECTOR_REDUCTIONS, SMALL_CONVERSIONS, WRITTEN_MAPS, SMALL_PRODUCTS = 81, 81, 83, 84
+"""PTX versions, times ten (PTX ISA): the first versions with `red` for vectors, with conversions of
+8-bit floats on sm_89, with `tensormap.replace`, and with `mma.sync` of 8-bit floats."""
 MOST_BYTES_IN_FLIGHT = 32
 """The most bytes of operands that a thread's epilogue loads before it uses them."""
 
@@ -148,13 +149,22 @@ class CudaProgram:
     def _compiled(self, module: ir.Module) -> str:
         from codegen.emit.llvm import optimize, ptx_machine
 
-        control, least = self.lowered.control, 0
-        if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
-            least = VECTOR_REDUCTIONS
-        if control.of_kind(DescribeMatrix):
-            least = WRITTEN_MAPS
-        machine = ptx_machine(self.architecture, least)
+        machine = ptx_machine(self.architecture, self._least_ptx)
         return machine.emit_assembly(optimize(module, machine, vectorize=False, unroll=False))
+
+    @property
+    def _least_ptx(self) -> int:
+        """The PTX version, times ten, that the kernel's instructions need; 0 for any version."""
+        control, gemm = self.lowered.control, self.graph.gemm
+        steps = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).steps
+        multiplies = dtype(gemm.dtype).is_small_float and control.of_kind(MultiplyFragments)
+        needs = (
+            (any(op.form == "vector" for op in control.of_kind(ReduceFragment)), VECTOR_REDUCTIONS),
+            (any(x != "bool" and dtype(x).is_small_float for x in steps), SMALL_CONVERSIONS),
+            (control.of_kind(DescribeMatrix), WRITTEN_MAPS),
+            (multiplies, SMALL_PRODUCTS),
+        )
+        return max((version for needed, version in needs if needed), default=0)
 
     def report(self) -> PtxasReport:
         """Assemble the PTX by ptxas; report registers, register spills, warnings and the cubin.

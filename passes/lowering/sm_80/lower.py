@@ -102,7 +102,10 @@ class LowerToTensorCores(Pass):
         gemm = graph.gemm
         if not graph.tilings:
             return NOTHING
-        if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph) or too_many_sums(gemm):
+        machine = architecture_of(self.architecture)
+        if why := no_instruction(gemm, WARP_MMA, machine) or no_epilogue(graph, machine):
+            return why
+        if why := too_many_sums(gemm):
             return why
         if why := no_dynamic_loop(graph):
             return why

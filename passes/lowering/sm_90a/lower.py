@@ -147,9 +147,10 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph):
-            return why
-        if why := no_boxes(graph) or no_rows(gemm, cluster) or no_dynamic_loop(graph):
+        machine = architecture_of(self.architecture)
+        why = no_instruction(gemm, WARPGROUP_MMA, machine) or no_epilogue(graph, machine)
+        why = why or no_sums(graph) or no_boxes(graph) or no_rows(gemm, cluster)
+        if why := why or no_dynamic_loop(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))

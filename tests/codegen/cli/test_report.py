@@ -120,7 +120,7 @@ def test_the_page_is_printed_on_stdout():
     [
         (("-t", "cpu"), 2, "the report simulates GPUs, and cpu is no GPU; leave out --target cpu"),
         (("-t", "interpreter"), 2, "choose a GPU with --machine"),
-        (("--dtype", "f32"), 3, "multiply bf16, f16, i8 and u8, not f32; choose one of these"),
+        (("--dtype", "f32"), 3, "e4m3 and e5m2, not f32; choose one of these"),
         (("--dtype", "f32", "--plan", "auto"), 3, "choose one of these types for A and B"),
     ],
 )

@@ -82,7 +82,7 @@ def test_plans_graphs_batches_and_groups():
         (SIZES[:4], "sizes are missing; give --k too"),
         (("--m", "8", "--n", "8", "--k", "0"), "nothing is multiplied"),
         ((*SIZES, "--plan", "256x128x64@c2x1 stream-k on 66", "--machine", "A100"), "need wgmma"),
-        ((*SIZES, "--dtype", "f32"), "bf16, f16, i8 and u8, not f32; choose one of these types"),
+        ((*SIZES, "--dtype", "f32"), "e4m3 and e5m2, not f32; choose one of these types"),
         ((*SIZES, "--tile", "512x512x64"), "needs 1024 accumulator registers in each thread"),
         ((*SIZES, "--tile", "100x100x10"), "must be a multiple of 16x16x16"),
     ],

@@ -43,7 +43,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "unknown float": (
         lambda: {"a": ones(M, K, kind=np.longdouble)},
-        "convert it to bfloat16, float16, float32, float64$",
+        "convert it to bfloat16, float16, float32, float64, float8_e4m3fn, float8_e5m2$",
     ),
     "complex": (lambda: {"a": ones(M, K, kind=np.complex64)}, "imaginary parts separately$"),
     "a number": (lambda: {"a": 3}, "a is an int, not a numpy array"),

@@ -137,7 +137,7 @@ def test_nothing_reads_memory_before_earlier_launches_have_ended(configuration: 
 
 REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]] = {
     "architecture=sm_80 has no wgmma; choose sm_90a": (LowerToHopper("sm_80"), {}, (128, 128, 64)),
-    "wgmma kernels multiply bf16, f16, i8 and u8, not f32": (
+    "wgmma kernels multiply bf16, f16, i8, u8, e4m3 and e5m2, not f32": (
         LowerToHopper(),
         {"dtype": "f32"},
         (128, 128, 64),

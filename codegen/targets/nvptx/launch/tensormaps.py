@@ -36,14 +36,14 @@ MAP_BYTES, MAP_ALIGNMENT = 128, 64
 SWIZZLED = (32, 64, 128)
 """The row sizes of a TMA box, in bytes, for which TMA has a swizzle mode."""
 UNSIGNED_ONLY = (8, 16)
-"""Widths of integers, in bits, for which tensor maps have only an unsigned type. TMA copies ignore
-the sign, so signed integers use the unsigned type."""
+"""Widths of integers, in bits, for which tensor maps have only an unsigned type. TMA copies only
+bits, so signed integers and 8-bit floats use the unsigned type of their width."""
 
 
 def data_type(kind: str) -> str:
     """The suffix of CU_TENSOR_MAP_DATA_TYPE_… for an element type, such as `BFLOAT16` for bf16."""
     found = dtype(kind)
-    if not found.is_float and found.bits in UNSIGNED_ONLY:
+    if found.bits in UNSIGNED_ONLY and (found.is_small_float or not found.is_float):
         return f"UINT{found.bits}"
     return found.library.upper()
 

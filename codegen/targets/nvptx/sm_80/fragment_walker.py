@@ -44,7 +44,7 @@ SHARED_DISCOUNT = 8
 divided by SHARED_DISCOUNT. The latency of the load is small, so ptxas issues the load just
 before the use of its value."""
 FAST_BYTES = 2
-"""If elements of D and of all other outputs are floats of at most 2 bytes, the epilogue may use
+"""If elements of D and of all other outputs are floats of 2 bytes, the epilogue may use
 approximate instructions."""
 
 
@@ -144,6 +144,11 @@ class FragmentWalker(Walker):
         operands = [self._load_slots(x) for x in (a, b, acc)]
         for slot, value in zip(acc, self.ptx.mma(op.instruction, *operands), strict=True):
             self.builder.store(value, slot)
+        small = dtype(self.graph.gemm.dtype).is_small_float
+        if small and self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
+            # Hopper has `mma.sync` only of wider floats. ptxas converts 8-bit floats, and otherwise
+            # converts many fragments before it multiplies them.
+            self.ptx.schedule_barrier()
 
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
         address, guard = self._address(node, op.destination)
@@ -327,10 +332,10 @@ class FragmentWalker(Walker):
 
     @property
     def _fast(self) -> bool:
-        """Whether approximate instructions suffice: all outputs are floats of at most 16 bits."""
+        """Whether approximate instructions suffice: all outputs are 16-bit floats."""
         outputs = (t for t in self.graph.tensors if t.role is Role.OUTPUT)
         kinds = [dtype(t.dtype) for t in outputs]
-        return all(kind.is_float and kind.bytes <= FAST_BYTES for kind in kinds)
+        return all(kind.is_float and kind.bytes == FAST_BYTES for kind in kinds)
 
     def _operand(
         self, node: Node, tensor: str, memory: str, width: int, kind: DType, optional: bool

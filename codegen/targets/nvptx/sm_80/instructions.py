@@ -8,11 +8,12 @@ Model"). This assembly clobbers memory, so LLVM moves no memory access across it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llvmlite import ir
 
 from codegen.emit.elements import ptx_letter, ptx_type
-from coordgraph.elements import DType
+from coordgraph.elements import DTYPES, DType
 
 __all__ = ["F32", "I1", "I16", "I32", "I64", "VOID", "Instructions", "pointer"]
 
@@ -239,9 +240,32 @@ class Instructions:
             # LLVM names this intrinsic after the types of D and C; A and B are <2 x half>.
             name, half2 = f"llvm.nvvm.mma.{shape}.row.col.f32.f32", ir.VectorType(ir.HalfType(), 2)
             operands = [self.builder.bitcast(x, half2) for x in operands]
+        elif kind in DTYPES and DTYPES[kind].is_small_float:
+            name = f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32"
+            return self._small_mma(name, a, b, c)
         struct = ir.LiteralStructType([x.type for x in c])
         result = self.call(name, struct, [*operands, *c])
         return [self.builder.extract_value(result, i) for i in range(4)]
+
+    def _small_mma(
+        self, instruction: str, a: Sequence[ir.Value], b: Sequence[ir.Value], c: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """Emit `mma.sync` of 8-bit floats, for which LLVM has no intrinsic, as assembly.
+
+        Args:
+            instruction: the whole name of the instruction.
+            a, b, c: the registers of the fragments of A, B and the accumulator.
+        """
+        counts, first, texts = (len(c), len(a), len(b), len(c)), 0, list[str]()
+        for count in counts:
+            texts.append(f"{{{', '.join(f'${first + i}' for i in range(count))}}}")
+            first += count
+        letters = ["=f"] * len(c) + ["r"] * (len(a) + len(b)) + ["f"] * len(c)
+        struct = ir.LiteralStructType([x.type for x in c])
+        text = f"{instruction} {', '.join(texts)};"
+        result: Any = self.asm(text, ",".join(letters), [*a, *b, *c], struct, pure=True)
+        result.attributes.add("convergent")  # all lanes of a warp execute it together
+        return [self.builder.extract_value(result, i) for i in range(len(c))]
 
     def to_f32(self, value: ir.Value, kind: DType) -> ir.Value:
         """Emit the exact conversion of a 16-bit float, given as i16, to f32."""
