@@ -15,6 +15,7 @@ from codegen.call.arrays import library
 from codegen.call.checks import product_sizes
 from codegen.call.views import TensorView, shape_text
 from coordgraph import LaunchError
+from coordgraph.elements import dtype
 from coordgraph.parameters import LARGEST_SIZE
 
 __all__ = ["Arrangement", "Launch", "Prepared"]
@@ -113,7 +114,7 @@ class Arrangement:
             turned |= {name: views[name].transposed for name in "CD" if name in views}
             flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
             return replace(cls.of(turned, **flags, may_join=may_join), turned=True)
-        transpose = views["A"].is_transposed, views["B"].is_transposed
+        transpose = _turned(views["A"], transpose_a), _turned(views["B"], not transpose_b)
         if not batched or len(a) == len(b) == MATRIX:
             return cls(transpose)
         of_a, of_b = (shape[0] if len(shape) == MATRICES else 1 for shape in shapes)
@@ -240,3 +241,16 @@ def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
     if not rows or a.shape[0] * a.shape[1] > LARGEST_SIZE:
         return False
     return all(views[name].rows_follow for name in "ACD" if name in views)
+
+
+def _turned(view: TensorView, needed: bool) -> bool:
+    """Whether a kernel takes the transpose of an array A or B instead of the array.
+
+    Args:
+        view: the array as the caller gave it.
+        needed: whether matrix instructions that multiply only along contiguous k need the
+            transpose. It decides where the type has such instructions, and the array has a single
+            row or column, which kernels can read in both ways.
+    """
+    fixed = any(not each.across_k for each in dtype(view.dtype).instructions)
+    return needed if fixed and view.is_either_way else view.is_transposed

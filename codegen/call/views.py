@@ -131,10 +131,23 @@ class TensorView:
 
         There may be gaps between the rows of the transpose.
         """
+        row_major, column_major = self._majors
+        return column_major and not row_major and 0 not in self.shape[-2:]
+
+    @property
+    def is_either_way(self) -> bool:
+        """Whether a matrix, or each matrix of a batch, and its transpose are both row-major.
+
+        This is so for rows and columns of adjacent elements.
+        """
+        return all(self._majors)
+
+    @property
+    def _majors(self) -> tuple[bool, bool]:
+        """Whether each matrix is row-major, and whether it is column-major; gaps are allowed."""
         (rows, columns), (row_step, column_step) = self.shape[-2:], self.strides[-2:]
         # The stride of an axis of extent 1 is arbitrary, so it is ignored.
-        row_major, column_major = columns == 1 or column_step == 1, rows == 1 or row_step == 1
-        return column_major and not row_major and rows * columns > 0
+        return columns == 1 or column_step == 1, rows == 1 or row_step == 1
 
 
 def type_name(name: str, what: str) -> str:

@@ -15,6 +15,8 @@ from hypothesis.extra.numpy import arrays
 import codegen
 import coordgraph as cg
 from codegen import lists
+from codegen.call.arrangement import Arrangement
+from codegen.call.views import numpy_view
 from coordgraph import LaunchError
 from passes import DataParallel, HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from tests.support.sampling import chosen, cover, quick_cases
@@ -181,3 +183,20 @@ def test_lists_of_int8_have_rows_of_16(target: str):
     found = lists.unpack(out, [(m, n) for m, n, _ in sizes])
     for d, x, y in zip(found, a, b, strict=True):
         assert np.array_equal(d, product(x, y))
+
+
+@every_type
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 40, 64), (40, 1, 64), (40, 24, 1), (1, 1, 64)])
+def test_vectors_are_read_along_k(m: int, n: int, k: int, dtype: str, turned: bool):
+    """Arrays of one row or column are passed in the form that instructions without transposes need.
+
+    That form is m x k for A, and n x k for B.
+    """
+    a, b = whole(dtype, m, k), whole(dtype, n, k, seed=1)
+    want = product(a, b.T)
+    b = b if turned else b.T
+    views = {"A": numpy_view(a, "a"), "B": numpy_view(b, "b")}
+    found = Arrangement.of(views, transpose_a=False, transpose_b=turned).transpose
+    assert found == (False, not turned)
+    assert np.array_equal(codegen.matmul(a, b, transpose_b=turned), want)
