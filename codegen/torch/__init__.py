@@ -7,7 +7,8 @@ y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
 The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients,
-fake kernels, and rules for autocast; all but `grouped_mm` and `cross_entropy` have rules for vmap.
+fake kernels, and rules for autocast; all but `grouped_mm`, `cross_entropy` and `scaled_mm` have
+rules for vmap. `scaled_mm` has no gradient, and no tensor of it is cast by autocast.
 Calls in eager mode on plain tensors give the same results without PyTorch's dispatcher
 (`codegen.torch.direct`).
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
@@ -29,6 +30,7 @@ from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from codegen.torch.gated import gated, swiglu
 from codegen.torch.mode import use_kernels
 from codegen.torch.modules import GeGLU, Linear, ReGLU, SwiGLU, replace_linears
+from codegen.torch.scaled import scaled_mm
 
 import_module("codegen.torch.general")  # makes torch.compile trace calls of codegen.matmul
 
@@ -45,16 +47,17 @@ __all__ = [
     "linear",
     "matmul",
     "replace_linears",
+    "scaled_mm",
     "swiglu",
     "use_kernels",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Raise AttributeError; for `scaled_mm` and `scaled_grouped_mm`, say why they are missing."""
-    if name in ("scaled_mm", "scaled_grouped_mm"):
+    """Raise AttributeError; for `scaled_grouped_mm`, say what to use instead."""
+    if name == "scaled_grouped_mm":
         raise AttributeError(
-            f"codegen.torch has no {name}, because kernels multiply no 8-bit floating-point types "
-            f"yet; use torch.nn.functional.{name}, or convert the tensors to bf16 and use matmul"
+            "codegen.torch has no scaled_grouped_mm; use torch.nn.functional.scaled_grouped_mm, "
+            "scaled_mm for each group, or codegen.grouped_matmul with an epilogue that scales"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

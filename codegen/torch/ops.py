@@ -125,15 +125,21 @@ def check_types(a: Tensor, other: Tensor) -> None:
             f"the tensors hold {a.dtype} and {other.dtype}; convert them to one type with .to(…)"
         )
     if a.dtype not in TYPES:
-        hint = ", or codegen.matmul" * (a.dtype in (torch.int8, torch.uint8))
         raise LaunchError(
-            f"the tensors hold {a.dtype}, which codegen.torch does not multiply; convert them to "
-            f"bf16 or f16 with .to(…), or use PyTorch's function{hint}"
+            f"the tensors hold {a.dtype}, which this function does not multiply; convert them to "
+            f"bf16 or f16 with .to(…), or use {_others(a.dtype)}"
         )
     if a.device != other.device:
         raise LaunchError(
             f"the tensors lie on {a.device} and {other.device}; move them to one device"
         )
+
+
+def _others(kind: torch.dtype) -> str:
+    """What multiplies tensors of an element type that the operators of this file refuse."""
+    if kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        return "scaled_mm"
+    return "PyTorch's function" + ", or codegen.matmul" * (kind in (torch.int8, torch.uint8))
 
 
 @matmul.register_fake

@@ -202,6 +202,7 @@ def test_types_are_named_by_their_records():
         "coordgraph/epilogue/operations/maximum.py",
         "coordgraph/epilogue/operations/minimum.py",
         "codegen/targets/nvptx/sm_80/row_reductions.py",
+        "codegen/torch/scaled.py",
         "codegen/torch/token_losses.py",
         "passes/lowering/control.py",
         "passes/lowering/row_reductions.py",

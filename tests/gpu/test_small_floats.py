@@ -128,3 +128,48 @@ def test_not_a_number_stays_and_infinity_saturates(kind: str):
     found, most = kernel(a, b, scale=scale)[0].float(), torch.finfo(TYPES[kind]).max
     assert found[0].isnan()
     assert found[1:].tolist() == [most, -most, most, 0, 0.5, 1, 1.5]
+
+
+@both
+@pytest.mark.parametrize("recipe", ["TensorWise", "RowWise"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(256, 512, 1024), (1, 40, 64), (40, 1, 64), (40, 24, 1), (33, 50, 77)]
+)
+def test_scaled_mm(m: int, n: int, k: int, recipe: str, kind: str):
+    import codegen.torch as cgt
+
+    a, b = normal(kind, m, k), normal(kind, n, k, seed=1)
+    whole = recipe == "TensorWise"
+    shapes = ((1, 1), (1, 1)) if whole else ((m, 1), (1, n))
+    first, second = (torch.rand(shape, device="cuda") + 0.5 for shape in shapes)
+    bias = torch.randn(n, device="cuda").bfloat16()
+    want = (a.double() @ b.double().T) * first * second + bias
+    for to in (torch.bfloat16, torch.float32, TYPES[kind]):
+        scales = first, recipe, second, recipe
+        found = cgt.scaled_mm(a, b.t(), *scales, bias=bias, output_dtype=to)
+        assert (found.shape, found.dtype) == ((m, n), to)
+        tolerance = 2**-8 + torch.finfo(to).eps
+        most = torch.finfo(to).max
+        error = (found.double() - want.clamp(-most, most)).norm() / want.norm()
+        assert error < tolerance
+
+
+def test_scaled_mm_in_compiled_functions_and_graphs():
+    """A scale in device memory is read by every replay of a CUDA graph."""
+    import codegen.torch as cgt
+
+    a, b = normal("e4m3", 128, 256), normal("e4m3", 64, 256, seed=1)
+    scale, one = torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
+
+    def scaled() -> Any:
+        return cgt.scaled_mm(a, b.t(), scale, "TensorWise", one, "TensorWise")
+
+    want = scaled().float()
+    compiled = torch.compile(scaled, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled().float(), want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = scaled()
+    scale.fill_(4)
+    graph.replay()
+    assert torch.equal(found.float(), 4 * want)
