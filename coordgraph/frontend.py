@@ -10,7 +10,9 @@ from coordgraph.elements import dtype
 from coordgraph.epilogue import Operand
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import (
+    LARGEST_PART_STRIDE,
     LARGEST_STRIDE,
+    PART_STRIDE,
     GemmProblem,
     elements_of,
     ld_of,
@@ -124,6 +126,12 @@ class Gemm(GemmProblem):
             )
             for name in self.leading_dimensions
         )
+        if self.parts_apart:
+            given.append(
+                Parameter(
+                    PART_STRIDE, 0, LARGEST_PART_STRIDE, note="elements from part to part of B"
+                )
+            )
         given += (
             Parameter(rows_of(name), 1, LARGEST_SIZE, note=f"rows of the array {name}")
             for name in self.tables_of_rows.values()

@@ -12,11 +12,11 @@ from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
+from coordgraph.parts_of_b import checked_parts, width_of
 from coordgraph.problem_checks import (
     check_epilogue,
     check_function,
     check_groups,
-    check_parts,
     check_tables_of_rows,
     quantized,
     sorted_layouts,
@@ -25,6 +25,7 @@ from coordgraph.problem_names import (
     ARRAYS,
     AXES,
     GROUP_AXES,
+    LARGEST_PART_STRIDE,
     LARGEST_STRIDE,
     MOST_GROUPS,
     MOST_PROBLEMS,
@@ -32,7 +33,9 @@ from coordgraph.problem_names import (
     OFFSETS,
     OFFSETS_OF,
     PART,
+    PART_BLOCK,
     PART_COLUMN,
+    PART_STRIDE,
     PARTS,
     ROW_STEP,
     ROWS,
@@ -47,6 +50,7 @@ __all__ = [
     "ARRAYS",
     "AXES",
     "GROUP_AXES",
+    "LARGEST_PART_STRIDE",
     "LARGEST_STRIDE",
     "MOST_GROUPS",
     "MOST_TOGETHER",
@@ -54,7 +58,9 @@ __all__ = [
     "OFFSETS_OF",
     "PART",
     "PARTS",
+    "PART_BLOCK",
     "PART_COLUMN",
+    "PART_STRIDE",
     "ROWS",
     "ROW_STEP",
     "SUM",
@@ -125,7 +131,10 @@ class GemmProblem:
             `silu(gate) * up` with s = 2. D has n columns, and B has s·n: the sums of an element in
             column j of D are those of column j of each of the s parts of B. With `stacked`, column
             j of part p is column p·n + j of B, so that the parts are one after another; with
-            `interleaved`, it is column s·j + p.
+            `interleaved`, it is column s·j + p. With `interleaved:w`, blocks of w columns of each
+            part alternate: column j of part p is column (s·⌊j/w⌋ + p)·w + j mod w of B, which has
+            s·w·⌈n/w⌉ columns. With `separate`, each part is a k x n matrix of its own: B is s x k x
+            n, or for a batch or groups l x s x k x n; the stride between parts is arbitrary.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -188,7 +197,7 @@ class GemmProblem:
         check_epilogue(self)
         for field, names in sorted_layouts(self).items():
             object.__setattr__(self, field, names)
-        check_parts(self)
+        object.__setattr__(self, "parts", checked_parts(self))
 
     def stored_type(self, output: str) -> str:
         """The element type of the epilogue output named `output`, which is not D itself."""
@@ -220,8 +229,21 @@ class GemmProblem:
 
     @property
     def parts_in_rows(self) -> bool:
-        """Whether B has several parts (see `parts`) that lie one after another in each row of B."""
-        return self.sums > 1 and self.parts == "stacked" and not self.transpose_b
+        """Whether adjacent elements of a row of B in memory are columns of one of several parts.
+
+        False if single columns of all parts alternate in a row.
+        """
+        return self.sums > 1 and self.part_width != 1 and not self.transpose_b
+
+    @property
+    def part_width(self) -> int:
+        """The number of adjacent columns of one part of B, if parts are interleaved; else 0."""
+        return width_of(self.parts)
+
+    @property
+    def parts_apart(self) -> bool:
+        """Whether B has a separate matrix for each sum of the epilogue (see `parts`)."""
+        return self.parts == "separate"
 
     @property
     def operands(self) -> dict[str, Operand]:
@@ -317,7 +339,10 @@ class GemmProblem:
         If the epilogue has s sums, the limit of n is divided by s, because B has s·n columns.
         """
         most = MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
-        return most // self.sums if axis == "n" else most
+        if axis != "n":
+            return most
+        width = max(self.part_width, 1)  # B has whole blocks of columns
+        return most // (self.sums * width) * width
 
     @property
     def most_groups(self) -> int:
@@ -351,7 +376,12 @@ class GemmProblem:
         apart = apart if self.epilogue.stores_d else apart.replace("D", "")
         return (
             *apart,
-            *(x for x in self.leading_dimensions if self.is_apart(x) and x not in apart),
+            *(
+                x
+                for x in self.matrices
+                if x in self.leading_dimensions or (x == "B" and self.parts_apart)
+                if self.is_apart(x) and x not in apart
+            ),
         )
 
     @property

@@ -37,8 +37,6 @@ from coordgraph.coordinates.edges import (
 from coordgraph.epilogue import Operand
 from coordgraph.gemm import (
     MOST_TOGETHER,
-    PART,
-    PART_COLUMN,
     TENSORS,
     GemmProblem,
     elements_of,
@@ -47,6 +45,7 @@ from coordgraph.gemm import (
 )
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
+from coordgraph.problem_parts import add_part_number, columns_of_b, divide_columns
 from coordgraph.problem_tensors import add_tensor, element_type, starts_of
 from coordgraph.tables import ANY, Table, place_of
 from coordgraph.tensors import Role, Tensor
@@ -146,9 +145,13 @@ def _matrices(
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
         table = next((t for t, of in gemm.tables_of_rows.items() if of == name), "")
         divided = gemm.sums > 1 and name == "B"
-        shape = [extents[axis] * (gemm.sums if divided and axis == "n" else 1) for axis in axes]
+        shape = [extents[axis] for axis in axes]
+        if divided:
+            shape[axes.index("n")] = columns_of_b(gemm, extents["n"])
         if table:
             shape[0] = e.parameters[rows_of(name)].symbol
+        if divided and gemm.parts_apart:
+            add_part_number(gemm, e)
         add_tensor(gemm, e, name, shape, role, transposed)
         if table:
             _gather(e, name, table, extents["m"])
@@ -156,7 +159,7 @@ def _matrices(
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             along = f"{name}.{i}" if i or not table else product_row(name)
             if divided and axis == "n":
-                along = _parts(gemm, e, along, extents[axis])
+                along = divide_columns(gemm, e, along, extents[axis])
             whole, count = along, counts[axis]
             if gemm.ragged(axis):
                 # The dimension has no size, because groups differ in their numbers of tiles along
@@ -194,26 +197,6 @@ def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
     e.table(Table(table, count, whole - 1, note=note, rule=ANY))
     row = e.coordinates.add(Linear(product_row(tensor), count, note="row of the product"))
     e.coordinates.connect(Gather(f"{tensor}.0", row.id, table))
-
-
-def _parts(gemm: GemmProblem, e: KernelEditor, columns: str, extent: Expr) -> str:
-    """Divide the columns of B into parts, one for each sum of the epilogue.
-
-    Args:
-        gemm: the problem.
-        e: the editor.
-        columns: the dimension of B's columns.
-        extent: the number of columns of a part, which is n.
-
-    Returns:
-        The id of the dimension that numbers the columns of each part.
-    """
-    inside = PART_COLUMN
-    e.coordinates.add(MacroTileIndex(PART, Integer(gemm.sums), note="which sum of the epilogue"))
-    e.coordinates.add(Linear(inside, extent, note="column in a part"))
-    order = (PART, inside) if gemm.parts == "stacked" else (inside, PART)
-    e.coordinates.connect(Tile((columns,), order))
-    return inside
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1", "t": "B.tile.1"}

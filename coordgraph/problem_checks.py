@@ -9,14 +9,13 @@ from coordgraph.epilogue import EpilogueFunction, Operand, Output
 from coordgraph.epilogue.operation import FLOATS, QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import ld_of, read_of, stride_of, tensor_of
-from coordgraph.problem_names import GROUP_AXES, IS_NUMBER, PARTS, RESERVED, ROWS, SUMS, TARGETS
+from coordgraph.problem_names import GROUP_AXES, IS_NUMBER, RESERVED, ROWS, TARGETS
 from coordgraph.tensors import dtype
 
 __all__ = [
     "check_epilogue",
     "check_function",
     "check_groups",
-    "check_parts",
     "check_tables_of_rows",
     "quantized",
     "sorted_layouts",
@@ -34,6 +33,8 @@ class Problem(Protocol):
     def dtype(self) -> str: ...
     @property
     def out_dtype(self) -> str | None: ...
+    @property
+    def n(self) -> int | None: ...
     @property
     def transpose_a(self) -> bool: ...
     @property
@@ -70,29 +71,6 @@ def check_function(function: object) -> None:
         raise VerifyError(
             f"Gemm: epilogue={function!r} is not an epilogue; decorate a Python function with "
             "@coordgraph.epilogue.epilogue(…)"
-        )
-
-
-def check_parts(gemm: Problem) -> None:
-    """Check how the columns of B are divided among several sums of the epilogue."""
-    if gemm.parts not in PARTS:
-        raise VerifyError(f"Gemm: parts={gemm.parts!r} must be {' or '.join(PARTS)}")
-    if gemm.sums == 1 and gemm.parts != PARTS[0]:
-        raise VerifyError(
-            f"Gemm: parts={gemm.parts} has no effect, because the epilogue "
-            f"{gemm.epilogue.name} has one sum; write a function of two sums, as in "
-            "def swiglu(gate, up)"
-        )
-    if gemm.sums not in SUMS:
-        raise VerifyError(
-            f"Gemm: the epilogue {gemm.epilogue.name} has {gemm.sums} sums, but it can have "
-            f"{', '.join(map(str, SUMS[:-1]))} or {SUMS[-1]}; compute others in separate "
-            "products"
-        )
-    if gemm.sums > 1 and gemm.diagonal:
-        raise VerifyError(
-            f"Gemm: the epilogue {gemm.epilogue.name} has {gemm.sums} sums, which group_axis="
-            "mnk does not allow; use group_axis=m, or compute the sums in separate products"
         )
 
 

@@ -7,6 +7,7 @@ __all__ = [
     "AXES",
     "GROUP_AXES",
     "IS_NUMBER",
+    "LARGEST_PART_STRIDE",
     "LARGEST_STRIDE",
     "MOST_GROUPS",
     "MOST_PROBLEMS",
@@ -15,7 +16,9 @@ __all__ = [
     "OFFSETS_OF",
     "PART",
     "PARTS",
+    "PART_BLOCK",
     "PART_COLUMN",
+    "PART_STRIDE",
     "RESERVED",
     "ROWS",
     "ROW_STEP",
@@ -33,7 +36,8 @@ RESERVED = frozenset(
     "elements_d for_k for_tile full_waves iterations_before k_offsets k_step k_tile k_tile_starts "
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before part parts "
     "piece read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m "
-    "small_tiles_n small_waves stride_a stride_b stride_c stride_d sum tile_starts tiles_k tiles_m "
+    "small_tiles_n small_waves stride_a stride_b stride_c stride_d stride_part sum tile_starts "
+    "tiles_k tiles_m "
     "tiles_n wave waves rows targets rows_a rows_d".split()
 )
 """Names that operands and outputs of an epilogue must not have: arguments of kernel calls, and
@@ -56,6 +60,9 @@ MOST_TOGETHER = 2**30
 The limit is half of what a 32-bit index holds, because a group's last tile may reach past the
 group's end.
 """
+LARGEST_PART_STRIDE = 2**46
+"""Largest distance between the matrices of two parts of B, in elements. These matrices may be any
+two arrays of one memory, so the limit is near that of addresses."""
 LARGEST_STRIDE = 2**40
 """Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
 descriptors."""
@@ -98,7 +105,16 @@ workspace slot belongs.
 SUMS = (1, 2, 4)
 """The allowed numbers of sums of an epilogue: they divide the extents of tiles, which are multiples
 of 16."""
-PARTS = ("stacked", "interleaved")
-"""The allowed values of `GemmProblem.parts`: where the columns of each part of B are in memory."""
+PARTS = ("stacked", "interleaved", "separate")
+"""The allowed values of `GemmProblem.parts`: where the columns of each part of B are in memory.
+
+`interleaved` may be followed by the number of columns of a block, as in `interleaved:16`.
+"""
+PART_BLOCK = "B.block"
+"""Id of the dimension that numbers the blocks of each part of B, if blocks of several adjacent
+columns are interleaved."""
+PART_STRIDE = "stride_part"
+"""Name of the launch parameter with the number of elements from one part of B to the next, if each
+part of B is a matrix of its own."""
 GROUP_AXES = ("m", "k", "mnk")
 """The allowed values of `GemmProblem.group_axis`: axes along which the extents of groups differ."""

@@ -18,6 +18,8 @@ from coordgraph.coordinates.edges import (
     Split,
 )
 from coordgraph.gemm import (
+    PART,
+    PART_STRIDE,
     GemmProblem,
     elements_of,
     ld_of,
@@ -99,6 +101,11 @@ def add_tensor(
         given = stored
     strides = tuple(reversed(stored) if transposed else stored)
     axes = tuple(f"{name}.{i}" for i in range(len(shape)))
+    if name == "B" and gemm.parts_apart:
+        between = e.parameters[PART_STRIDE].symbol
+        given, stored = (between, *stored), (between, *stored)
+        outer, strides, axes = (Integer(gemm.sums), *outer), (between, *strides), (PART, *axes)
+        size = (gemm.sums - 1) * between + size
     if gemm.is_apart(name):
         count = e.coordinates[gemm.leading].size
         assert count is not None

@@ -78,6 +78,8 @@ class Arrangement:
         batched: bool = True,
         may_join: bool = True,
         sums: int = 1,
+        width: int = 0,
+        apart: bool = False,
     ) -> Arrangement:
         """Decide which arrays of a call must be transposed, expanded, or joined to one matrix.
 
@@ -88,6 +90,9 @@ class Arrangement:
             may_join: whether a batch may be computed as one product with more rows. Pass False if
                 an array library would copy A or B to reshape it.
             sums: the number of sums of products from which the epilogue computes an element of D.
+            width: the number of columns of a block of B, if blocks of columns for different sums
+                alternate; else 0 or 1.
+            apart: whether B has a separate matrix for each sum, along the axis before the last two.
 
         Raises:
             LaunchError: A and B do not fit each other, or have too many axes; or D is column-major
@@ -95,7 +100,7 @@ class Arrangement:
         """
         a, b = shapes = views["A"].shape, views["B"].shape
         for name, shape in zip("ab", shapes, strict=True):
-            if batched and len(shape) > MATRICES:
+            if batched and not apart and len(shape) > MATRICES:
                 raise LaunchError(
                     f"{name} has {len(shape)} axes, but a matrix, or a batch of three axes is "
                     "needed; flatten all axes before the last two into one"
@@ -103,7 +108,8 @@ class Arrangement:
         if min(len(a), len(b)) < MATRIX:
             return cls()  # fewer than two axes: `describe` raises the error
         # Check the shapes before A and B are exchanged, so that an error names them as given.
-        sizes = product_sizes(a, b, transpose_a, transpose_b, sums)
+        of_one = 1 if apart else sums
+        sizes = product_sizes(a, b, transpose_a, transpose_b, of_one, width)
         if batched and "D" in views and _is_column_major(views, sizes):
             if sums > 1:
                 raise LaunchError(
@@ -115,7 +121,7 @@ class Arrangement:
             flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
             return replace(cls.of(turned, **flags, may_join=may_join), turned=True)
         transpose = _turned(views["A"], transpose_a), _turned(views["B"], not transpose_b)
-        if not batched or len(a) == len(b) == MATRIX:
+        if not batched or apart or len(a) == len(b) == MATRIX:
             return cls(transpose)
         of_a, of_b = (shape[0] if len(shape) == MATRICES else 1 for shape in shapes)
         count = of_b if of_a == 1 else of_a

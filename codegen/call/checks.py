@@ -17,6 +17,7 @@ from coordgraph.gemm import (
     AXES,
     OFFSETS,
     OFFSETS_OF,
+    PART_STRIDE,
     ROWS,
     GemmProblem,
     elements_of,
@@ -105,19 +106,23 @@ def numpy_views(
 
 
 def product_sizes(
-    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool, sums: int = 1
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    transpose_a: bool,
+    transpose_b: bool,
+    sums: int = 1,
+    width: int = 0,
 ) -> dict[str, int]:
     """m, n and k of a product of matrices, or batches, with these shapes.
 
     Args:
         a, b: the shapes of A and B.
         transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
-        sums: the number of sums of products from which the epilogue computes an element of D; B has
-            `sums`·n columns.
+        sums: the number of sums of products whose columns are in one matrix B of `sums`·n columns.
+        width: the number of columns of a block if blocks for different sums alternate; else 0 or 1.
 
     Raises:
-        LaunchError: the shapes of A and B disagree on k, or `sums` does not divide the columns of
-            B.
+        LaunchError: the shapes of A and B disagree on k, or B has no whole blocks for all sums.
     """
     m, k = reversed(a[-2:]) if transpose_a else a[-2:]
     k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
@@ -132,6 +137,12 @@ def product_sizes(
         raise LaunchError(
             f"b has {n} columns, but the epilogue has {sums} sums, each of which needs as many "
             f"columns as D; pass a matrix whose number of columns is a multiple of {sums}"
+        )
+    if width > 1 and n % (sums * width):
+        raise LaunchError(
+            f"b has {n} columns, but with parts=interleaved:{width} blocks of {width} columns of "
+            f"each of {sums} sums alternate; pass a matrix whose number of columns is a multiple "
+            f"of {sums * width}"
         )
     return {"m": m, "n": n // sums, "k": k}
 
@@ -175,7 +186,9 @@ def problem_parameters(
     if gemm.diagonal:
         return _diagonal_parameters(views) | read
     shapes = views["A"].shape, views["B"].shape
-    found = product_sizes(*shapes, gemm.transpose_a, gemm.transpose_b, gemm.sums)
+    sums = 1 if gemm.parts_apart else gemm.sums
+    turned = gemm.transpose_a, gemm.transpose_b
+    found = product_sizes(*shapes, *turned, sums, gemm.part_width)
     numbered = gemm.gathered_rows or gemm.scattered_rows
     read |= _rows_of_arrays(gemm, views) if numbered else {}
     found["m"] = views[ROWS].shape[0] if gemm.gathered_rows else found["m"]
@@ -199,13 +212,19 @@ def problem_parameters(
             )
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
+    return given | _strides(gemm, views, m, n) | read
+
+
+def _strides(gemm: GemmProblem, views: Mapping[str, TensorView], m: int, n: int) -> dict[str, int]:
+    """The launch arguments for strides; a tensor that the call leaves out is m x n without gaps."""
+    given = {PART_STRIDE: views["B"].strides[-3]} if gemm.parts_apart else {}
     for name in gemm.matrices:
-        view = views.get(name)  # a tensor that the call leaves out has the shape of D
+        view = views.get(name)
         row = n if view is None else view.leading_dimension
         matrix = m * n if view is None else view.matrix_stride
         given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
         given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
-    return given | read
+    return given
 
 
 def _check_stored(gemm: GemmProblem, views: Mapping[str, TensorView]) -> None:

@@ -17,7 +17,8 @@ from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
-from coordgraph.gemm import GROUP_AXES
+from coordgraph.gemm import GROUP_AXES, PARTS
+from coordgraph.parts_of_b import SEPARATE, width_of
 from coordgraph.validation import a_type, flag
 
 __all__ = ["ALIGNED", "Call", "array_key", "check_offsets", "describe"]
@@ -134,10 +135,13 @@ def describe(
             + lists * (axis in GROUP_AXES)
         )
     function = problem.get("epilogue", ALPHA_BETA)
+    parts = problem.get("parts", PARTS[0])
     views = _views(arrays, epilogue=problem.get("epilogue"))
     arrangement = Arrangement.of(
         views,
         sums=len(function.sums),
+        width=width_of(parts),
+        apart=parts == SEPARATE,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,

@@ -23,6 +23,7 @@ from codegen.call.prepared_calls import forget_prepared
 from codegen.call.prepared_calls import prepared_calls as _prepared
 from codegen.call.prepared_calls import prepared_epilogues as _prepared_epilogues
 from codegen.call.quick_keys import quick_key
+from codegen.call.separate_parts import in_parts, joined_parts
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.gemm import OFFSETS, PARTS, ROWS, TARGETS, tensor_of
@@ -92,7 +93,7 @@ def matmul(
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names. If it has s > 1 sums, as `def swiglu(gate, up)`, B has s·n
-            columns and D has n.
+            columns and D has n, or b is a tuple of s matrices of n columns and equal strides.
         rows, targets: i32 vectors of m entries on the device of A, by which rows are gathered and
             scattered: row i of the product is row `rows[i]` of A, and is written to row
             `targets[i]` of `out`, which must be given. A then has any number of rows. Entries must
@@ -100,7 +101,8 @@ def matmul(
             `targets` must be distinct. Rows of `out` that are no target keep their values. Only for
             single products and groups of rows; excludes `tune`.
         parts: where B has the n columns of each sum if the epilogue has several: one sum's after
-            another's (`stacked`), or alternating (`interleaved`); see `coordgraph.Gemm`.
+            another's (`stacked`), alternating (`interleaved`), or alternating in blocks of w
+            columns (`interleaved:w`); see `coordgraph.Gemm`. Leave it out if b is a tuple.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
             with the name of one of its outputs besides D receives this output.
 
@@ -117,7 +119,7 @@ def matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    tabled = rows is not None or targets is not None or parts != PARTS[0]
+    tabled = in_parts(b, parts) or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
@@ -213,16 +215,14 @@ def _with_epilogue(
     offsets: Any = None,
     **options: Any,
 ) -> Any:
-    """Launch a product with an epilogue or with tables of rows.
-
-    The cache key has the layouts of all operands. `tables` are the arguments `rows` and `targets`.
-    """
+    """Launch a product with an epilogue, or with `tables`: the arguments `rows` and `targets`."""
     alpha, beta, _ = scalars
     if not isinstance(epilogue, EpilogueFunction):
         raise LaunchError(
             f"epilogue = {epilogue!r} is not a traced epilogue; make one from a function with "
             "@coordgraph.epilogue.epilogue(…)"
         )
+    matrices, epilogue, options = joined_parts(matrices, epilogue, options)
     a, b, c, out = (matrices[name] for name in "ABCD")
     quick = quick_key(epilogue, matrices, (alpha, beta), operands, tables, offsets, options)
     known = None if quick is None else _prepared_epilogues.get(quick)
@@ -343,7 +343,7 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    tabled = rows is not None or targets is not None or parts != PARTS[0]
+    tabled = in_parts(b, parts) or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         check_offsets(offsets)
         return _with_epilogue(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,9 @@ MADE_UP = 1 << 62
 MOST_WORK = 10_000
 """Largest number of candidates that numpy tries when it looks for an address in both arrays; after
 that the arrays count as overlapping."""
+
+MOST_SEPARATE = 4
+"""Largest number of matrices that are compared one by one."""
 
 
 def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D",)) -> None:
@@ -60,6 +64,8 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     """Text that says how two arrays overlap, with `{}` for the name of `other`; '' if not."""
     if not (one.bytes and other.bytes):
         return ""
+    if pieces := _separate(other):
+        return next((how for piece in pieces if (how := _overlap(one, piece))), "")
     apart = other.pointer - one.pointer
     if not -other.bytes < apart < one.bytes:
         return ""
@@ -70,6 +76,21 @@ def _overlap(one: TensorView, other: TensorView) -> str:
         return "overlaps {}" * shared
     except np.exceptions.TooHardError:
         return "may overlap {}: their rows and matrices are interleaved"
+
+
+def _separate(view: TensorView) -> list[TensorView]:
+    """The matrices of an array that has few of them, far apart in memory; else an empty list.
+
+    Other arrays may lie between such matrices.
+    """
+    if len(view.shape) < 3 or not 1 < view.shape[-3] <= MOST_SEPARATE:
+        return []
+    shape, strides = ((*x[:-3], *x[-2:]) for x in (view.shape, view.strides))
+    one, size = replace(view, shape=shape, strides=strides), dtype(view.dtype).bytes
+    if view.strides[-3] * size < one.bytes:
+        return []
+    steps = (view.pointer + part * view.strides[-3] * size for part in range(view.shape[-3]))
+    return [replace(one, pointer=pointer) for pointer in steps]
 
 
 def _memory(view: TensorView, offset: int) -> Any:

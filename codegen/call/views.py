@@ -86,6 +86,19 @@ class TensorView:
         return self.strides[0] if self.shape[0] != 1 else self.shape[-2] * self.leading_dimension
 
     @property
+    def outer_strides(self) -> tuple[int, ...]:
+        """Distances in elements between matrices, along each axis before the last two.
+
+        The matrices of an axis of extent 1 count as lying one after another.
+        """
+        found = list[int]()
+        after = self.shape[-2] * self.leading_dimension if len(self.shape) > 1 else 0
+        for extent, stride in zip(self.shape[-3::-1], self.strides[-3::-1], strict=True):
+            found.append(stride if extent != 1 else after)
+            after = max(extent * found[-1], after)
+        return tuple(reversed(found))
+
+    @property
     def first(self) -> TensorView:
         """The first matrix of a batch."""
         return replace(self, shape=self.shape[1:], strides=self.strides[1:])

@@ -253,6 +253,10 @@ def bind(
     for tensor in graph.tensors:
         if tensor.name in arrays and tensor.role.finishes:
             _read_sizes(tensor, arrays[tensor.name], given)
+    if gemm.part_width > 1 and gemm.n is None:
+        # B has whole blocks of columns, so its shape gives an upper bound of n.
+        columns = arrays["B"].shape[-2 if gemm.transpose_b else -1]
+        given.setdefault("n", columns // gemm.sums)
     there = dict.fromkeys(arrays, True)
     check_scaled(gemm, there, numbers)
     given |= {n: r for n, r in reads(gemm, there, numbers).items() if n in graph.parameters}

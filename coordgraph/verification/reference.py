@@ -126,8 +126,9 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
         def matrix(tensor: str, array: Array, number: int = number) -> Array:
             return _matrix(gemm, tensor, array, number, values)
 
+        n = gemm.n or int(values.get("n", 0))
         a, b = (matrix(t, operands.arrays[t]).astype(numpy_dtype(gemm.accumulator)) for t in "AB")
-        parts = dict(zip(gemm.epilogue.sums, _parts(gemm, b), strict=True))
+        parts = dict(zip(gemm.epilogue.sums, _parts(gemm, b, n), strict=True))
         sums = {name: matrix_product(a, part) for name, part in parts.items()}
         numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
@@ -171,16 +172,18 @@ def _places(tensor: Tensor, values: Mapping[str, Any]) -> Array:
     return sum((index * stride for index, stride in steps), start=np.zeros(shape, np.intp))
 
 
-def _parts(gemm: GemmProblem, b: Array) -> list[Array]:
-    """Divide the columns of B into parts: the epilogue gets one sum for each part.
+def _parts(gemm: GemmProblem, b: Array, columns: int) -> list[Array]:
+    """Divide B into parts of `columns` columns: each sum of the epilogue is a product with a part.
 
-    Each of the sums is a product of A and one part. A part consists of every s-th column of B if
-    `gemm.parts` is `interleaved` (s is the number of sums), else of adjacent columns.
+    `b` is a matrix, or has a matrix for each part if `gemm.parts` is `separate`.
     """
-    count, columns = gemm.sums, b.shape[1] // gemm.sums
-    if gemm.parts == "interleaved":
-        return [b[:, part::count] for part in range(count)]
-    return [b[:, part * columns : (part + 1) * columns] for part in range(count)]
+    if gemm.parts_apart:
+        return list(b)
+    if gemm.part_width:
+        blocks = b.reshape(len(b), -1, gemm.sums, gemm.part_width)
+        parts = (blocks[:, :, part].reshape(len(b), -1) for part in range(gemm.sums))
+        return [part[:, :columns] for part in parts]
+    return np.split(b, gemm.sums, axis=1)
 
 
 def _matrix(
@@ -218,7 +221,7 @@ def _matrix(
                 part = slice(borders[axis][number], borders[axis][number + 1])
                 found = found[(slice(None),) * position + (part,)]
     if transposed:
-        found = found.T
+        found = found.swapaxes(-1, -2)
     return {"m": lambda: found.reshape(-1, 1), "": lambda: found.reshape(-1)[0]}.get(
         axes, lambda: found
     )()

@@ -16,7 +16,7 @@ from passes.simulation import simulate
 from tests.support.gated import geglu, geglu_of, swiglu, swiglu_of
 from tests.support.sampling import quick_cases
 
-PARTS = ("stacked", "interleaved")
+PARTS = ("stacked", "interleaved", "interleaved:3", "interleaved:8", "separate")
 SCHEDULES = (
     DataParallel(),
     SplitK(3),
@@ -41,9 +41,11 @@ def matrices(m: int, n: int, k: int, **batch: int) -> tuple[Any, Any]:
 def test_schedules_and_reductions(target: str, schedule: Any, parts: str):
     gemm = cg.Gemm("f32", epilogue=geglu, parts=parts, transpose_b=parts == "stacked")
     graph = schedule(gemm.graph(tile=(16, 32, 16)))
-    a, b = matrices(m := 40, n := 27, 70)
+    a, b = matrices(m := 40, n := 24 if ":8" in parts else 27, 70)
     bias, residual = np.linspace(-1, 1, n, dtype="f4"), np.ones((m, n), "f4")
     given = np.ascontiguousarray(b.T) if gemm.transpose_b else b
+    if parts == "separate":
+        given = np.stack(np.split(b, 2, axis=1))
     kernel = codegen.compile(graph, target)
     d = kernel(a, given, bias=bias, scale=0.5, residual=residual)
     assert d.shape == (m, n)
@@ -58,7 +60,8 @@ def test_schedules_and_reductions(target: str, schedule: Any, parts: str):
 def test_checks_and_text(schedule: Any, parts: str):
     graph = schedule(cg.Gemm("f32", epilogue=swiglu, parts=parts).graph(tile=(16, 32, 16)))
     assert cg.parse(graph.text()) == graph
-    assert graph.tensor("B").shape[1] == 2 * graph.tensor("D").shape[1]
+    if parts in ("stacked", "interleaved"):
+        assert graph.tensor("B").shape[1] == 2 * graph.tensor("D").shape[1]
     report = graph.check()
     assert not report.refuted, str(report)
     assert "// acc = silu(acc[0]) * acc[1];" in graph.pseudocode()
@@ -76,9 +79,10 @@ def test_check_finds_parts_of_the_other_order():
 
 @quick_cases(1)
 @pytest.mark.parametrize("size", [(40, 50, 24), (1, 1, 7), (130, 70, 64), (16, 8, 0), (0, 4, 3)])
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("parts", PARTS[:4])
 def test_matmul_of_all_layouts(parts: str, size: tuple[int, int, int]):
     m, n, k = size
+    n *= int(parts.partition(":")[2] or 1)
     a, b = matrices(m, n, k)
     wide = np.zeros((k, 2 * n + 6), "f4")
     wide[:, : 2 * n] = b
@@ -89,6 +93,18 @@ def test_matmul_of_all_layouts(parts: str, size: tuple[int, int, int]):
     turned = np.ascontiguousarray(b.T)
     d = codegen.matmul(a, turned, transpose_b=True, epilogue=swiglu, parts=parts)
     assert np.allclose(d, expected, atol=1e-3)
+
+
+def test_blocks_of_interleaved_parts_are_whole():
+    """A call and a problem of fixed n refuse a last block with fewer columns."""
+    fixed = refusal(lambda: cg.Gemm("f32", n=27, epilogue=swiglu, parts="interleaved:8"))
+    assert "n = 27 is no multiple of 8" in fixed
+    a, b = matrices(40, 18, 24)
+    call = refusal(lambda: codegen.matmul(a, b, epilogue=swiglu, parts="interleaved:8"))
+    assert "pass a matrix whose number of columns is a multiple of 16" in call
+    for wrong in ("interleaved:0", "interleaved:x", "interleaved:", "stacked:8", "interleaved:-1"):
+        assert "as in interleaved:16" in refusal(lambda w=wrong: cg.Gemm(epilogue=swiglu, parts=w))
+    assert cg.Gemm(epilogue=swiglu, parts="interleaved:1").parts == "interleaved"
 
 
 def test_batches_and_groups():
@@ -153,7 +169,7 @@ def test_refusals():
     assert "b has 35 columns, but the epilogue has 2 sums" in odd
     one = refusal(lambda: codegen.matmul(a, b, parts="interleaved"))
     assert "parts=interleaved has no effect, because the epilogue alpha_beta has one sum" in one
-    assert "must be stacked or interleaved" in refusal(
+    assert "must be stacked, interleaved, separate" in refusal(
         lambda: codegen.matmul(a, b, epilogue=swiglu, parts="halves")
     )
     turned = np.zeros((18, 40), "f4").T

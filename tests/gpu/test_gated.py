@@ -25,7 +25,8 @@ SCHEDULES = (
     ("heterogeneous-tiles", (128, 256, 64)),
 )
 SIZES = ((256, 256, 192), (200, 168, 72), (129, 131, 77), (1, 7, 5), (300, 17, 1000))
-LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
+PARTS = ("stacked", "interleaved", "interleaved:8", "interleaved:16")
+LAYOUTS = [(parts, turned) for parts in PARTS for turned in (True, False)]
 every_layout = pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
 
 
@@ -36,7 +37,17 @@ def matrices(m: int, n: int, k: int, *batch: int) -> tuple[Any, Any]:
 
 
 def columns(x: Any, parts: str) -> tuple[Any, Any]:
-    return (x[..., ::2], x[..., 1::2]) if parts == "interleaved" else x.chunk(2, -1)
+    kind, _, width = parts.partition(":")
+    if kind == "stacked":
+        return x.chunk(2, -1)
+    numbers = torch.arange(x.shape[-1], device=x.device) // int(width or 1) % 2
+    return x[..., numbers == 0], x[..., numbers == 1]
+
+
+def whole(n: int, parts: str) -> int:
+    """The number of columns `n`, rounded up to whole blocks of interleaved columns."""
+    width = int(parts.partition(":")[2] or 1)
+    return -(-n // width) * width
 
 
 def expected(a: Any, b: Any, parts: str) -> Any:
@@ -59,6 +70,7 @@ def test_results(schedule: str, tile: tuple[int, int, int], parts: str, turned: 
     gemm = Gemm("bf16", epilogue=swiglu, parts=parts, transpose_b=turned)
     kernel = codegen.compile(Pipeline.parse(schedule)(gemm.graph(tile=tile)))
     for m, n, k in SIZES:
+        n = whole(n, parts)
         a, b = matrices(m, n, k)
         given = b.t().contiguous() if turned else b
         found = []
@@ -79,7 +91,7 @@ def test_operands(instructions: str, parts: str, turned: bool):
         kernel = codegen.compile(graph, instructions=instructions)
     except (CodegenError, PassError) as error:
         pytest.skip(str(error))
-    m, n, k = 200, 168, 72
+    m, n, k = 200, whole(168, parts), 72
     a, b = matrices(m, n, k)
     bias, residual = torch.randn(n).bfloat16().cuda(), torch.randn(m, n).bfloat16().cuda()
     d = kernel(a, b.t().contiguous() if turned else b, bias=bias, scale=0.5, residual=residual)
@@ -88,13 +100,49 @@ def test_operands(instructions: str, parts: str, turned: bool):
     close(d, exact)
 
 
-@pytest.mark.parametrize("parts", ["stacked", "interleaved"])
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("instructions", ["wgmma", "mma.sync"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_separate_parts(instructions: str, turned: bool, grouped: bool):
+    """A kernel reads the two weights where they are, also if the second has the lower address."""
+    gemm = Gemm(
+        "bf16", epilogue=swiglu, parts="separate", transpose_b=turned, grouped=grouped
+    ).graph(tile=(128, 128, 64))
+    try:
+        codegen.compile(Pipeline.parse("data-parallel")(gemm), instructions=instructions)
+    except (CodegenError, PassError) as error:
+        pytest.skip(str(error))
+    groups = (3,) if grouped else ()
+    for m, n, k in SIZES:
+        torch.manual_seed(m + n + k)
+        a = torch.randn(m, k).bfloat16().cuda()
+        shape = (*groups, *((n, k) if turned else (k, n)))
+        weights = [(torch.randn(shape) / k**0.5).bfloat16().cuda() for _ in range(2)]
+        offsets = torch.tensor([0, m // 3, m // 3, m], dtype=torch.int32).cuda()
+        for pair in (tuple(weights), tuple(weights[::-1])):
+            options = {"epilogue": swiglu, "transpose_b": turned}
+            gate, up = (w.mT if turned else w for w in pair)
+            if not grouped:
+                close(
+                    codegen.matmul(a, pair, **options),
+                    expected(a, torch.cat([gate, up], 1), "stacked"),
+                )
+                continue
+            d = codegen.grouped_matmul(a, pair, offsets, **options)
+            for group, (begin, end) in enumerate(((0, m // 3), (m // 3, m // 3), (m // 3, m))):
+                both = torch.cat([gate[group], up[group]], 1)
+                close(d[begin:end], expected(a[begin:end], both, "stacked"))
+
+
+@pytest.mark.parametrize("parts", PARTS)
 def test_calls(parts: str):
-    for m, n, k in ((16, 1024, 512), (512, 1408, 2048), (2048, 4096, 1024), (100, 99, 98)):
+    sizes = ((16, 1024, 512), (512, 1408, 2048), (2048, 4096, 1024), (100, 99, 98))
+    for m, n, k in sizes:
+        n = whole(n, parts)
         a, b = matrices(m, n, k)
         for given in (b, b.t().contiguous().t()):
             close(codegen.matmul(a, given, epilogue=swiglu, parts=parts), expected(a, b, parts))
-    a, b = matrices(96, 136, 200, 3)
+    a, b = matrices(96, 144, 200, 3)
     close(codegen.matmul(a, b, epilogue=swiglu, parts=parts), expected(a, b, parts))
     rows, offsets = a.reshape(-1, 200), torch.tensor([0, 10, 10, 288], dtype=torch.int32).cuda()
     d = codegen.grouped_matmul(rows, b, offsets, epilogue=swiglu, parts=parts)

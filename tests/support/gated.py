@@ -25,11 +25,13 @@ def geglu(gate: Any, up: Any, bias: Any, scale: Any, residual: Any) -> Any:
 def parts_of(columns: Array, parts: str, sums: int = 2) -> list[Array]:
     """For each of an epilogue's `sums` sums of products: the columns of `columns` for this sum.
 
-    With `parts="interleaved"` columns belong to the sums in turn; otherwise each sum has one block
-    of adjacent columns.
+    With `parts="interleaved"` columns belong to the sums in turn, with `parts="interleaved:8"`
+    blocks of 8 columns do; otherwise each sum has one block of adjacent columns.
     """
-    if parts == "interleaved":
-        return [columns[..., part::sums] for part in range(sums)]
+    kind, _, width = parts.partition(":")
+    if kind == "interleaved":
+        numbers = np.arange(columns.shape[-1]) // int(width or 1) % sums
+        return [columns[..., numbers == part] for part in range(sums)]
     return np.split(columns, sums, axis=-1)
 
 

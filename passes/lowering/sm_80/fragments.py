@@ -202,7 +202,7 @@ def order_of_sums(gemm: GemmProblem) -> tuple[str, int]:
     """
     if gemm.sums == 1:
         return "", 0
-    if gemm.parts == "interleaved" and not gemm.transpose_b:
+    if gemm.part_width == 1 and not gemm.transpose_b:
         return "acc.pair", 1
     return "acc.eighth", EIGHTH
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from math import gcd
 
 from coordgraph import KernelGraph
 from coordgraph.control.graph import rewrite
@@ -277,7 +278,8 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
     widest = most or operand.kind.chunk
     if axis == "n" and gemm.parts_in_rows:
-        widest = min(widest, EIGHTH)  # 8 columns of B for one sum precede 8 for another sum
+        # 8 columns of B for one sum precede 8 for another sum, and blocks may be narrower
+        widest = gcd(widest, EIGHTH, gemm.part_width)
     return 1 if cut else widest
 
 

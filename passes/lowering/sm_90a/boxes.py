@@ -88,12 +88,14 @@ class BoxedOperand(Operand):
 
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
-        matrix: 1-tuple of the coordinate that numbers the matrices of a batched tensor, since each
-            TMA box lies in one matrix; () for a single matrix.
+        matrix: the coordinates that number the tensor's matrices, since each TMA box lies in one
+            matrix; () for a single matrix.
         several: whether the problem is batched or grouped.
         maps: the tensor maps that the kernel writes itself.
         sums: number of separate ranges in memory that hold the columns of one wgmma instruction:
             one range for each sum of the epilogue, or a single range for all.
+        alike: the number of columns of one sum that are adjacent in memory, if such ranges of all
+            sums alternate; 0 if all columns of a sum are adjacent.
     """
 
     division: Division
@@ -101,6 +103,7 @@ class BoxedOperand(Operand):
     several: bool = False
     maps: Maps = Maps(())  # noqa: RUF009 - Maps is frozen
     sums: int = 1
+    alike: int = 0
 
     @property
     def k_axis(self) -> int:
@@ -139,7 +142,7 @@ class BoxedOperand(Operand):
         if self.along_k:
             return gcd(c[self.column].fixed_size, self.kind.row)
         left = self.division.left == (M if self.tensor == "A" else N)
-        columns = MMA_M if left else self.division.columns // self.sums
+        columns = MMA_M if left else gcd(self.division.columns // self.sums, self.alike)
         return gcd(in_boxes(columns, self.kind.bytes), self.kind.row)
 
     def _columns(self, c: CoordinateEditor) -> int:
@@ -190,7 +193,7 @@ class BoxedOperand(Operand):
         # The columns of each sum of the epilogue are a range of their own in memory, so a box has
         # columns of one sum only.
         if self.sums > 1:
-            alike = gcd(alike, self.division.columns // self.sums)
+            alike = gcd(alike, self.division.columns // self.sums, self.alike)
         high = box_rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
         number = c.add(Linear(own("boxes"), Integer(-(-extent // across)), note="across k"))

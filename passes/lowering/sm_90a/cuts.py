@@ -65,7 +65,8 @@ def cuts(
             # B has several parts, the matrices of several sums. The guard for the end of a part is
             # ignored: products of columns past that end are not stored.
             known = (*known, PART)
-            ends.append(Lt(graph.symbol(PART_COLUMN), graph.size(PART_COLUMN)))
+            if PART_COLUMN in graph:
+                ends.append(Lt(graph.symbol(PART_COLUMN), graph.size(PART_COLUMN)))
         guards = (
             guard
             for edge in solve(graph, Direction.REVERSE, known, [name]).path

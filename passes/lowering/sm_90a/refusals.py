@@ -10,7 +10,7 @@ from coordgraph.coordinates.edges import Gather
 from coordgraph.gemm import GemmProblem
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.parts import too_many_sums
-from passes.lowering.sm_90a.boxes import LEAST_ROW_BYTES
+from passes.lowering.sm_90a.boxes import GROUP_ROWS, LEAST_ROW_BYTES
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
 
@@ -56,6 +56,13 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
         # begins. Those of a single instruction always do, even if they end inside a box.
         parts_of = gemm.sums if gemm.parts_in_rows else 1
         step = max(step, parts_of * LEAST_ROW_BYTES // division.kind.bytes)
+    if gemm.part_width > 1 and gemm.part_width % (
+        unit := LEAST_ROW_BYTES // division.kind.bytes if gemm.parts_in_rows else GROUP_ROWS
+    ):
+        return (
+            f"parts={gemm.parts} needs TMA boxes of {unit} columns of one part; interleave blocks "
+            f"of a multiple of {unit} columns"
+        )
     if division.columns % step:
         return (
             f"{parts} needs wgmma instructions of {division.columns} columns, which must be a "
@@ -72,11 +79,11 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
 def no_sums(graph: KernelGraph) -> str | None:
     """Why wgmma kernels cannot compute the sums of the graph's epilogue, or None if they can."""
     gemm = graph.gemm
-    if gemm.sums > 1 and gemm.parts == "stacked" and SHARE in graph.coordinates:
+    if gemm.sums > 1 and gemm.part_width != 1 and SHARE in graph.coordinates:
         return (
-            f"the epilogue {gemm.epilogue.name} has {gemm.sums} sums of stacked parts of B, which "
-            "a share of a tile does not hold together; choose a reduction other than scatter, or "
-            "parts=interleaved"
+            f"the epilogue {gemm.epilogue.name} has {gemm.sums} sums of {gemm.parts} parts of B, "
+            "which a share of a tile does not hold together; choose a reduction other than "
+            "scatter, or parts=interleaved"
         )
     return too_many_sums(gemm)
 

@@ -10,7 +10,7 @@ from sympy import Integer
 from coordgraph.control.operations import Operation
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.gemm import GemmProblem
+from coordgraph.gemm import PART, GemmProblem
 from passes.lowering.parts import ordered_columns
 from passes.lowering.sm_90a.boxes import BoxedOperand, TileLoad
 from passes.lowering.sm_90a.division import Division, K
@@ -83,10 +83,14 @@ def divided_tiles(
     for division in divisions:
         division.add(c)
     several = gemm.batched or gemm.grouped
-    sums = {"A": 1, "B": gemm.sums if gemm.parts == "stacked" else 1}
+    sums = {"A": 1, "B": gemm.sums if gemm.part_width != 1 else 1}
+    alike = {"A": 0, "B": gemm.part_width if gemm.part_width != 1 else 0}
     every = [
         [
-            BoxedOperand(t, *axes[t], d.tiling, d.kind, d, matrix(gemm, t), several, maps, sums[t])
+            BoxedOperand(
+                *(t, *axes[t], d.tiling, d.kind, d),
+                *(matrix(gemm, t), several, maps, sums[t], alike[t]),
+            )
             for t in "AB"
         ]
         for d in divisions
@@ -115,13 +119,17 @@ def _ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Divi
     """A copy of `division` whose tiles of B have their columns in the order for wgmma.
 
     If the epilogue has one sum, the order does not change. Of several sums, each has its own part
-    of B's columns. If the parts are interleaved, columns keep their order in memory. If they are
-    stacked, each wgmma instruction multiplies equally many columns of every part.
+    of B's columns. If single columns of the parts alternate, columns keep their order in memory.
+    Otherwise each wgmma instruction multiplies equally many adjacent columns of every part.
     """
-    inner = 1 if gemm.parts == "interleaved" else division.columns // gemm.sums
+    inner = 1 if gemm.part_width == 1 else division.columns // gemm.sums
     return replace(division, tiling=ordered_columns(c, division.tiling, inner))
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:
-    """A 1-tuple: the coordinate that numbers the tensor's matrices; () if it is not batched."""
-    return (gemm.leading,) if tensor in gemm.batched_tensors else ()
+    """The coordinates that number the tensor's matrices, the fastest in memory first.
+
+    The result is () for a single matrix.
+    """
+    part = (PART,) if tensor == "B" and gemm.parts_apart else ()
+    return (*part, gemm.leading) if tensor in gemm.batched_tensors else part

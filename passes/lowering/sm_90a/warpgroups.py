@@ -42,8 +42,8 @@ VECTOR = CHUNK_BYTES // REGISTER_BYTES
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
     """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
 
-    If an element of D has several sums, each is computed from its own columns of B. If these are
-    interleaved in memory, the sums are adjacent registers (`acc.pair`). Otherwise `acc.part`
+    If an element of D has several sums, each is computed from its own columns of B. If single
+    columns alternate in memory, the sums are adjacent registers (`acc.pair`). Otherwise `acc.part`
     divides the columns of each wgmma instruction, so that a TMA box has columns of one sum only.
 
     Returns:
@@ -55,7 +55,7 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     half, pair, row, quad = (own(f"acc.{name}") for name in ("half", "pair", "row", "quad"))
     c.add(Register(block, Integer(division.blocks), note="blocks of 64 rows"))
     c.add(Register(piece, Integer(division.pieces), note="instructions side by side"))
-    part = "" if gemm.sums == 1 else pair if gemm.parts == "interleaved" else own("acc.part")
+    part = "" if gemm.sums == 1 else pair if gemm.part_width == 1 else own("acc.part")
     split = (part,) if part not in ("", pair) else ()
     if split:
         c.add(Register(part, Integer(gemm.sums), note="which sum of an element"))

@@ -12,6 +12,7 @@ import codegen
 import coordgraph as cg
 from coordgraph.control.lowered import ApplyFragment, CopyElements, StoreFragment
 from coordgraph.control.resolve import resolve
+from coordgraph.integers import index_symbol
 from passes import DataParallel, StreamK
 from passes.lowering.sm_80.lower import LowerToTensorCores
 from tests.support.gated import geglu, swiglu
@@ -21,6 +22,8 @@ from tests.support.sampling import cover, quick_cases
 LAYOUTS = [
     *(("stacked", turned) for turned in (True, False)),
     *(("interleaved", turned) for turned in (True, False)),
+    *(("interleaved:16", turned) for turned in (True, False)),
+    *(("separate", turned) for turned in (True, False)),
 ]
 PART = {layout: "acc.eighth" for layout in LAYOUTS} | {("interleaved", False): "acc.pair"}
 
@@ -55,13 +58,21 @@ def test_registers_hold_both_sums_of_a_column(parts: str, turned: bool):
 
 @pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
 def test_columns_of_b_in_memory(parts: str, turned: bool):
-    graph = lowered(parts, turned, DataParallel(), n=200, k=64)
+    graph = lowered(parts, turned, DataParallel(), n=208, k=64)
     at = {"B.tile.1": 1, "B.tile.0": 0, "B.index.0": 5}
+    inside = "B.1" if parts == "separate" else "B.column"
     for column in range(128):
         known = {**at, "B.columns": column}
-        part, j, offset = graph.coordinates.reverse(known, ["part", "B.column", "B"])
-        number = part * 200 + j if parts == "stacked" else 2 * j + part
-        assert offset == (number * 64 + 5 if turned else 5 * 400 + number)
+        part, j, offset = graph.coordinates.reverse(known, ["part", inside, "B"])
+        number = {
+            "stacked": part * 208 + j,
+            "interleaved": 2 * j + part,
+            "interleaved:16": (2 * (j // 16) + part) * 16 + j % 16,
+            "separate": j,
+        }[parts]
+        columns = 208 if parts == "separate" else 416
+        between = part * index_symbol("stride_part") if parts == "separate" else 0
+        assert offset == (number * 64 + 5 if turned else 5 * columns + number) + between
 
 
 @pytest.mark.parametrize(("parts", "turned"), LAYOUTS)

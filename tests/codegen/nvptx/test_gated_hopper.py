@@ -19,7 +19,8 @@ from tests.support.gated import geglu, swiglu
 from tests.support.ptxas import assemble, assert_clean
 from tests.support.sampling import cover, quick_cases
 
-LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
+PARTS = ("stacked", "interleaved", "interleaved:16", "separate")
+LAYOUTS = [(parts, turned) for parts in PARTS for turned in (True, False)]
 TILES = [
     ((128, 128, 64), {}),
     ((128, 256, 64), {}),
@@ -42,7 +43,7 @@ def lowered(
 
 @quick_cases(2)
 @every_tile
-@pytest.mark.parametrize("parts", ["stacked", "interleaved"])
+@pytest.mark.parametrize("parts", PARTS)
 def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: dict[str, Any]):
     """Each accumulator register holds one of the two sums (parts) of one column of D.
 
@@ -113,6 +114,7 @@ def test_simulated_machine(
 ):
     graph = lowered(parts, turned, tile, options, schedule)
     for sizes in ({"m": 256, "n": 128, "k": 256}, {"m": 200, "n": 72, "k": 200}):
+        sizes |= {"stride_part": 1 << 16} if parts == "separate" else {}
         machine = Hopper(graph, sizes, resident=5, seed=0)
         machine.run()
         assert machine.stored
@@ -132,7 +134,7 @@ def test_memory_order(parts: str, options: dict[str, Any]):
     ("layout", "epilogue", "fields"),
     cover(
         0,
-        product(LAYOUTS[:3], (swiglu, geglu), ({}, {"batched": True}, {"grouped": True})),
+        product(LAYOUTS, (swiglu, geglu), ({}, {"batched": True}, {"grouped": True})),
         lambda case: (case[0], case[1].name, str(case[2])),
     ),
     ids=str,
@@ -171,6 +173,10 @@ def test_refusals():
     scatter = StreamK(workgroups=4, reduction="scatter")
     shares = refusal("stacked", True, (128, 128, 64), {}, scatter)
     assert "choose a reduction other than scatter, or parts=interleaved" in shares
+    narrow = refusal("interleaved:8", False, (128, 128, 64), {}, DataParallel())
+    assert "interleave blocks of a multiple of 16 columns" in narrow
+    narrow = refusal("interleaved:4", True, (128, 128, 64), {}, DataParallel())
+    assert "interleave blocks of a multiple of 8 columns" in narrow
     ptx = codegen.compile(
         scatter(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64))), "sm_90a"
     ).ptx

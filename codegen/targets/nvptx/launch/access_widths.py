@@ -38,8 +38,8 @@ def access_widths(
         along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
         boxed: the tensors of `along_rows` that TMA loads, provided that all tensors in `boxed` are
             aligned to 16 bytes.
-        part: the number of columns of B for one sum, if the epilogue has several sums and each row
-            of B holds all columns for the first sum, then all for the second, and so on; else 0.
+        part: the number of columns of B for one sum that are adjacent in memory, if the epilogue
+            has several sums and rows of B have such columns; else 0.
     """
 
     def widest(name: str, elements: int) -> int:
@@ -47,7 +47,7 @@ def access_widths(
         if found is None:
             return elements
         elements = gcd(elements, part) if name == "B" else elements
-        steps = (found.leading_dimension, found.matrix_stride if len(found.shape) == 3 else 0)
+        steps = (found.leading_dimension, *found.outer_strides)
         vector = gcd(elements, found.shape[-1], *steps)
         while found.pointer % (vector * dtype(found.dtype).bytes):
             vector //= 2

@@ -53,13 +53,13 @@ def variant_of(
     along_rows = [
         name
         for name in (*gemm.operands, *gemm.outputs)
-        if "n" in gemm.axes[name] and not gemm.is_transposed(name)
+        if "n" in gemm.axes[name] and gemm.in_rows(name)
     ]
     most = builder.aligned.vectors
     boxed = [x for x in along_rows if x in gemm.operands and not gemm.operands[x].optional]
     new = {name: replace(made, dtype=builder.graph.tensor(name).dtype) for name in gemm.outputs}
     every = {**({"D": made} if gemm.epilogue.stores_d else {}), **new, **views}
-    part = shape[-1] if gemm.parts_in_rows else 0
+    part = (gemm.part_width or shape[-1]) if gemm.parts_in_rows else 0
     vectors = access_widths(every, most, along_rows, boxed, part=part)
     reads_c = bool(given.get(read_of("C"), 0))
     return builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
