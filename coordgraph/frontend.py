@@ -18,6 +18,7 @@ from coordgraph.gemm import (
     ld_of,
     read_of,
     rows_of,
+    step_of,
     stride_of,
     tensor_of,
 )
@@ -125,6 +126,12 @@ class Gemm(GemmProblem):
                 ld_of(name), 0, LARGEST_STRIDE, note=f"elements from one row of {name} to the next"
             )
             for name in self.leading_dimensions
+        )
+        given += (
+            Parameter(
+                step_of(name), 0, LARGEST_STRIDE, note=f"elements from one of {name} to the next"
+            )
+            for name in self.element_steps
         )
         if self.parts_apart:
             given.append(

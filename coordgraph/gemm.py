@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand, Output
 from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.errors import VerifyError
-from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
+from coordgraph.parameter_names import elements_of, ld_of, read_of, step_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
 from coordgraph.parts_of_b import checked_parts, width_of
 from coordgraph.problem_checks import (
@@ -72,6 +72,7 @@ __all__ = [
     "read_of",
     "row_step",
     "rows_of",
+    "step_of",
     "stride_of",
     "tensor_of",
 ]
@@ -135,6 +136,11 @@ class GemmProblem:
             part alternate: column j of part p is column (s·⌊j/w⌋ + p)·w + j mod w of B, which has
             s·w·⌈n/w⌉ columns. With `separate`, each part is a k x n matrix of its own: B is s x k x
             n, or for a batch or groups l x s x k x n; the stride between parts is arbitrary.
+        element_steps: names of tensors whose elements need not be adjacent: the distance from one
+            element of a row, or of a vector, to the next is a launch argument, and may be 0 for
+            tensors that are read. Allowed are D, and operands and outputs of the epilogue along m
+            or n. Matrices must be in `leading_dimensions`, too. With one vector for each product of
+            a batch, the stride between vectors is a launch argument as well.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -156,6 +162,7 @@ class GemmProblem:
     gathered_rows: bool = False
     scattered_rows: bool = False
     parts: str = PARTS[0]
+    element_steps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_function(self.epilogue)
@@ -275,6 +282,15 @@ class GemmProblem:
         there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
         return {table: tensor for table, tensor, given in there if given}
 
+    def in_rows(self, tensor: str) -> bool:
+        """Whether elements of a tensor for adjacent columns of D are adjacent in memory."""
+        return not self.is_transposed(tensor) and tensor not in self.element_steps
+
+    @property
+    def by_elements(self) -> bool:
+        """Whether the epilogue reads or writes a tensor whose elements are not adjacent."""
+        return bool(self.transposed_operands or self.element_steps)
+
     def is_transposed(self, tensor: str) -> bool:
         """Whether a tensor is given as its transpose."""
         flags = {"A": self.transpose_a, "B": self.transpose_b}
@@ -376,13 +392,14 @@ class GemmProblem:
         apart = apart if self.epilogue.stores_d else apart.replace("D", "")
         return (
             *apart,
-            *(
-                x
-                for x in self.matrices
-                if x in self.leading_dimensions or (x == "B" and self.parts_apart)
-                if self.is_apart(x) and x not in apart
-            ),
+            *(x for x in self._with_strides if self.is_apart(x) and x not in apart),
         )
+
+    @property
+    def _with_strides(self) -> tuple[str, ...]:
+        """The names of tensors that have launch arguments for strides inside a matrix or vector."""
+        parts = ("B",) if self.parts_apart else ()
+        return tuple(dict.fromkeys((*parts, *self.leading_dimensions, *self.element_steps)))
 
     @property
     def accumulator(self) -> str:

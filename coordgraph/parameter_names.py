@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["elements_of", "ld_of", "read_of", "stride_of", "tensor_of"]
+__all__ = ["elements_of", "ld_of", "read_of", "step_of", "stride_of", "tensor_of"]
 
 
 def tensor_of(operand: str) -> str:
@@ -37,6 +37,15 @@ def ld_of(tensor: str) -> str:
     The tensors in `GemmProblem.leading_dimensions` have such a parameter.
     """
     return f"ld_{_suffix(tensor)}"
+
+
+def step_of(tensor: str) -> str:
+    """The name of the launch parameter with the distance between adjacent elements of a tensor.
+
+    The parameter counts the elements from one element of a row, or of a vector, to the next. The
+    tensors in `GemmProblem.element_steps` have such a parameter.
+    """
+    return f"step_{_suffix(tensor)}"
 
 
 def _suffix(tensor: str) -> str:

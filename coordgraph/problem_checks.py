@@ -8,7 +8,7 @@ from typing import Protocol
 from coordgraph.epilogue import EpilogueFunction, Operand, Output
 from coordgraph.epilogue.operation import FLOATS, QUANTIZED
 from coordgraph.errors import VerifyError
-from coordgraph.parameter_names import ld_of, read_of, stride_of, tensor_of
+from coordgraph.parameter_names import ld_of, read_of, step_of, stride_of, tensor_of
 from coordgraph.problem_names import GROUP_AXES, IS_NUMBER, RESERVED, ROWS, TARGETS
 from coordgraph.tensors import dtype
 
@@ -57,6 +57,8 @@ class Problem(Protocol):
     def operands(self) -> Mapping[str, Operand]: ...
     @property
     def outputs(self) -> Mapping[str, Output]: ...
+    @property
+    def axes(self) -> Mapping[str, str]: ...
     @property
     def matrices(self) -> tuple[str, ...]: ...
     @property
@@ -132,7 +134,7 @@ def check_tables_of_rows(gemm: Problem) -> None:
 
 
 def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
-    """The fields `leading_dimensions` and `transposed_operands`, checked, in the order of tensors.
+    """The fields with names of tensors, such as `leading_dimensions`, checked, in their order.
 
     Raises:
         VerifyError: a field has a value that it does not allow, a field cannot be combined with the
@@ -141,16 +143,26 @@ def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
     """
     others = {**gemm.operands, **gemm.outputs}
     operands = tuple(name for name in gemm.matrices if name in others)
-    fields = {"leading_dimensions": gemm.matrices, "transposed_operands": operands}
+    stepped = ("D",) * gemm.epilogue.stores_d + tuple(
+        name
+        for name, each in others.items()
+        if set(gemm.axes[name]) & set("mn") and not (isinstance(each, Output) and each.reduce)
+    )
+    fields = {
+        "leading_dimensions": gemm.matrices,
+        "transposed_operands": operands,
+        "element_steps": stepped,
+    }
     found = dict[str, tuple[str, ...]]()
     for field, known in fields.items():
+        kinds = "D, operands and outputs" if field == "element_steps" else "matrices"
         given = getattr(gemm, field)
         if isinstance(given, str) or not all(isinstance(name, str) for name in given):
             raise VerifyError(f"Gemm: {field}={given!r} must be names of tensors, as in ('C',)")
         for name in given:
             if name not in known:
                 raise VerifyError(
-                    f"Gemm: {field} has '{name}', but only matrices can be in it; choose from "
+                    f"Gemm: {field} has '{name}', but only {kinds} can be in it; choose from "
                     f"{', '.join(known) or 'none'}"
                 )
         if given and (gemm.diagonal or (gemm.grouped and field == "transposed_operands")):
@@ -159,12 +171,19 @@ def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
                 f"{gemm.group_axis}; leave it out"
             )
         found[field] = tuple(name for name in known if name in given)
+    for name in found["element_steps"]:
+        if name in gemm.matrices and name not in found["leading_dimensions"]:
+            raise VerifyError(
+                f"Gemm: element_steps has '{name}', whose rows are then apart as well; add "
+                f"'{name}' to leading_dimensions"
+            )
     names = {of(name) for name in found["leading_dimensions"] for of in (ld_of, stride_of)}
+    names |= {of(name) for name in found["element_steps"] for of in (step_of, stride_of)}
     for what, name in _named(gemm.epilogue):
         if name in names:
             raise VerifyError(
                 f"Gemm: the epilogue's {what} '{name}' has the name of a kernel "
-                f"parameter for a leading dimension; rename the {what}"
+                f"parameter for a stride; rename the {what}"
             )
     return found
 

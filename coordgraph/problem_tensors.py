@@ -24,6 +24,7 @@ from coordgraph.gemm import (
     elements_of,
     ld_of,
     row_step,
+    step_of,
     stride_of,
 )
 from coordgraph.kernel import KernelEditor
@@ -95,10 +96,15 @@ def add_tensor(
     outer = tuple(reversed(shape) if transposed else shape)
     stored, size = row_major(outer), prod(shape, start=Integer(1))
     given: tuple[Expr, ...] | None = None
+    step: Expr = Integer(1)
+    if shape and name in gemm.element_steps:
+        step = e.parameters[step_of(name)].symbol
+        given = stored = (*stored[:-1], step)
+        size = (outer[-1] - 1) * step + 1
     if name in gemm.leading_dimensions:
         leading = e.parameters[ld_of(name)].symbol
-        stored, size = (leading, Integer(1)), (outer[0] - 1) * leading + outer[1]
-        given = stored
+        given = stored = (leading, step)
+        size = (outer[0] - 1) * leading + (outer[1] - 1) * step + 1
     strides = tuple(reversed(stored) if transposed else stored)
     axes = tuple(f"{name}.{i}" for i in range(len(shape)))
     if name == "B" and gemm.parts_apart:

@@ -110,7 +110,8 @@ class Arrangement:
         # Check the shapes before A and B are exchanged, so that an error names them as given.
         of_one = 1 if apart else sums
         sizes = product_sizes(a, b, transpose_a, transpose_b, of_one, width)
-        if batched and "D" in views and _is_column_major(views, sizes):
+        one_row = sums > 1 and sizes["m"] == 1  # elements of such a row may be apart
+        if batched and "D" in views and _is_column_major(views, sizes) and not one_row:
             if sums > 1:
                 raise LaunchError(
                     f"out is column-major, and kernels whose epilogue has {sums} sums write only "

@@ -23,6 +23,7 @@ from coordgraph.gemm import (
     elements_of,
     ld_of,
     rows_of,
+    step_of,
     stride_of,
 )
 from coordgraph.integers import evaluate, index_symbol, to_text
@@ -122,16 +123,15 @@ def product_sizes(
         width: the number of columns of a block if blocks for different sums alternate; else 0 or 1.
 
     Raises:
-        LaunchError: the shapes of A and B disagree on k, or B has no whole blocks for all sums.
+        LaunchError: A and B disagree on k, or B has no whole blocks for all sums.
     """
     m, k = reversed(a[-2:]) if transpose_a else a[-2:]
     k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
     if k != k_of_b:
         stored = {True: " (given as its transpose)", False: ""}
         raise LaunchError(
-            f"a is {shape_text(a)}{stored[transpose_a]} and b is "
-            f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}; pass "
-            "arrays with the same k"
+            f"a is {shape_text(a)}{stored[transpose_a]} and b is {shape_text(b)}"
+            f"{stored[transpose_b]}: k would be {k} and {k_of_b}; pass arrays with the same k"
         )
     if n % sums:
         raise LaunchError(
@@ -218,12 +218,12 @@ def problem_parameters(
 def _strides(gemm: GemmProblem, views: Mapping[str, TensorView], m: int, n: int) -> dict[str, int]:
     """The launch arguments for strides; a tensor that the call leaves out is m x n without gaps."""
     given = {PART_STRIDE: views["B"].strides[-3]} if gemm.parts_apart else {}
-    for name in gemm.matrices:
-        view = views.get(name)
-        row = n if view is None else view.leading_dimension
-        matrix = m * n if view is None else view.matrix_stride
-        given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
-        given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
+    whole = TensorView(0, (1, m, n), (m * n, n, 1), gemm.dtype)
+    for name in (*gemm.matrices, *gemm.element_steps):
+        view = views.get(name, whole)
+        given |= {ld_of(name): view.leading_dimension} if name in gemm.leading_dimensions else {}
+        given |= {stride_of(name): view.matrix_stride} if name in gemm.strided_batches else {}
+        given |= {step_of(name): view.element_stride} if name in gemm.element_steps else {}
     return given
 
 

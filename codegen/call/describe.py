@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -195,11 +195,34 @@ def describe(
     if not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
         # All leading dimensions become arguments, so that one kernel takes every layout.
         gemm = replace(gemm, leading_dimensions=gemm.matrices)
+    apart = tuple(name for name in _may_be_apart(gemm) if _apart(gemm, name, views))
+    if apart:
+        gemm = replace(gemm, element_steps=apart, leading_dimensions=gemm.matrices)
     request = _request(gemm, views, beta)
     if invariant:
         request = replace(request, invariant=True)
         check_invariant(request, views)
     return Call(request, views, arrangement)
+
+
+def _may_be_apart(gemm: Gemm) -> Iterator[str]:
+    """The names of the tensors that `Gemm.element_steps` may have."""
+    if not gemm.diagonal:
+        yield from ("D",) * gemm.epilogue.stores_d
+        yield from (name for name in gemm.operands if set(gemm.axes[name]) & set("mn"))
+        yield from (name for name, output in gemm.outputs.items() if not output.reduce)
+
+
+def _apart(gemm: Gemm, name: str, views: Mapping[str, TensorView]) -> bool:
+    """Whether elements of a row or vector are not adjacent, or vectors have gaps between them.
+
+    False for an array that the call leaves out, or that kernels do not read in place.
+    """
+    view = views.get(name)
+    if view is None or 0 in view.shape or min(view.strides) < 0:
+        return False
+    gaps = name not in gemm.matrices and view.shape[0] > 1 and not view.contiguous
+    return view.element_stride != 1 or (gaps and len(view.shape) > 1)
 
 
 def _with_operands(
@@ -280,9 +303,10 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
         problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
-    wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
+    wide = (x for x in gemm.operands if x != "C")
+    wide = (x for x in wide if gemm.axes[x] == "mn" or x in gemm.element_steps)
     # An operand with one element for each element of D needs as many registers as C, so it limits
-    # the tile in the same way.
+    # the tile in the same way. So does a vector whose elements are apart, for their addresses.
     reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device

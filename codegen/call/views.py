@@ -63,6 +63,11 @@ class TensorView:
         return self.shape[-1] if one_row or not self.shape[-1] else self.strides[-2]
 
     @property
+    def element_stride(self) -> int:
+        """Distance in elements from one element of a row, or of a vector, to the next."""
+        return self.strides[-1] if self.shape and self.shape[-1] > 1 else 1
+
+    @property
     def rows_follow(self) -> bool:
         """Whether this is a batch that can be read as one matrix with more rows.
 

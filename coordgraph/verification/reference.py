@@ -17,7 +17,7 @@ from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.reduction import reduced
 from coordgraph.errors import LaunchError
-from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, tensor_of
+from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, step_of, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.interpreter.layout import strides_of
@@ -87,6 +87,7 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
         ):
             if isinstance(stride, Symbol):
                 size += GAP if stride.name == ld_of(tensor.name) else 0
+                size += stride.name == step_of(tensor.name)
                 given[stride.name] = size
             size *= int(evaluate(extent, {**given, **host}))
     values = graph.parameters.launch(given, launch.tables)

@@ -296,15 +296,16 @@ class Accumulator:
         op = StoreFragment(self.fragment, destination, self.registers, self.width)
         return self._each(op, width)
 
-    def store_output(self, destination: str, width: int) -> Operation:
+    def store_output(self, gemm: GemmProblem, destination: str, width: int) -> Operation:
         """Write the results of the epilogue to D.
 
         Args:
+            gemm: the matrix product: element types, extents, layouts and epilogue.
             destination: the name of the tensor D.
-            width: number of elements that one access writes.
+            width: number of elements, adjacent in a row of D, that one access may write.
         """
         op = StoreFragment(self.fragment, destination, self.registers, self.width)
-        return self._once(op, width)
+        return self._once(op, width if gemm.in_rows(destination) else 1)
 
     def epilogue(
         self, gemm: GemmProblem, op: Epilogue, width: int, absent: Container[str] = ()
@@ -345,9 +346,9 @@ class Accumulator:
         )
         accesses = apply.sources or apply.elements or apply.stores or apply.reduces
         own = width if accesses else self.width
-        # Elements that are adjacent in a row of D are not adjacent in memory if the tensor is
-        # transposed, so each access moves one element.
-        own = 1 if any(map(gemm.is_transposed, (*apply.sources, *apply.stores))) else own
+        # Elements that are adjacent in a row of D may be apart in a tensor, such as a transposed
+        # one; then each access moves one element.
+        own = own if all(map(gemm.in_rows, (*apply.sources, *apply.stores))) else 1
         return read_if(stage, self._once(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:

@@ -120,7 +120,7 @@ def test_separate_parts(instructions: str, turned: bool, grouped: bool):
         weights = [(torch.randn(shape) / k**0.5).bfloat16().cuda() for _ in range(2)]
         offsets = torch.tensor([0, m // 3, m // 3, m], dtype=torch.int32).cuda()
         for pair in (tuple(weights), tuple(weights[::-1])):
-            options = {"epilogue": swiglu, "transpose_b": turned}
+            options: Any = {"epilogue": swiglu, "transpose_b": turned}
             gate, up = (w.mT if turned else w for w in pair)
             if not grouped:
                 close(

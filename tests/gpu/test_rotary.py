@@ -8,6 +8,7 @@ import pytest
 
 import codegen
 from coordgraph import CodegenError, Gemm, PassError
+from coordgraph import epilogue as ep
 from passes import Pipeline
 from tests.support.rotary import LAYOUT, halves, rotary
 
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
 every_layout = pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+
+
+@ep.epilogue(bias="ln")
+def add_bias(acc: Any, bias: Any) -> Any:
+    return acc + bias
 
 
 def angles(m: int, pairs: int) -> tuple[Any, Any]:
@@ -57,6 +63,32 @@ def test_results(schedule: str, instructions: str, parts: str, turned: bool):
         d = torch.full((m, 2 * pairs), torch.nan, dtype=torch.bfloat16, device="cuda")
         kernel(a, b.t().contiguous() if turned else b, cos=cos, sin=sin, **halves(d))
         close(d, a.double() @ b.double(), parts, cos, sin)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_adjacent_pairs_and_apart_vectors(turned: bool):
+    """Pairs are stored in columns 2·j and 2·j + 1; vectors may be strided or expanded."""
+    for m, pairs, k in ((256, 256, 192), (300, 24, 1000), (1, 64, 72)):
+        a, b = matrices(m, 2 * pairs, k)
+        cos, sin = angles(m, pairs)
+        d = torch.full((m, 2 * pairs), torch.nan, dtype=torch.bfloat16, device="cuda")
+        given = b.t().contiguous().t() if turned else b
+        options: Any = {"epilogue": rotary, "parts": "interleaved", "cos": cos, "sin": sin}
+        codegen.matmul(a, given, out=d[:, ::2], right=d[:, 1::2], **options)
+        found = torch.cat([d[:, ::2], d[:, 1::2]], -1)
+        close(found, a.double() @ b.double(), "interleaved", cos, sin)
+    wide = torch.randn(3, 2 * 200).bfloat16().cuda()
+    a = torch.randn(3, 130, 96).bfloat16().cuda()
+    b = torch.randn(3, 96, 200).bfloat16().cuda() / 10
+    for bias in (
+        wide[:, :200],
+        wide[:, ::2],
+        wide[:1, :200].expand(3, 200),
+        wide[:, :1].expand(3, 200),
+    ):
+        exact = a.double() @ b.double() + bias.double()[:, None]
+        d = codegen.matmul(a, b, epilogue=add_bias, bias=bias)
+        assert ((d.double() - exact).abs() <= 2.0**-6 * exact.abs().clamp(min=1)).all()
 
 
 @every_layout

@@ -377,7 +377,7 @@ def _after(op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: in
         case Epilogue():
             return accumulator.epilogue(gemm, op, width)
         case StoreTile():
-            return (accumulator.store_output(op.tensor, width),)
+            return (accumulator.store_output(gemm, op.tensor, width),)
         case _:
             return (op,)
 

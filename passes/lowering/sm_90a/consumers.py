@@ -168,7 +168,9 @@ class Consumer:
                 part = self.parts[op.accumulator]
                 if part.store:
                     return part.of_sum(part.store.store(self.c))
-                return part.of_sum((part.accumulator.store_output(op.tensor, part.width),))
+                return part.of_sum(
+                    (part.accumulator.store_output(part.gemm, op.tensor, part.width),)
+                )
             case _:
                 return op
 
@@ -280,7 +282,9 @@ class _TileLowering:
         # The two adjacent accumulators of a thread are adjacent in a row of D only if A is the left
         # operand of wgmma.
         self.width = 1 if division.swapped else vector
-        self.scatter = scatter(c, division, self.epilogue, self.width) if scattered else None
+        self.scatter = (
+            scatter(c, self.gemm, division, self.epilogue, self.width) if scattered else None
+        )
         left, right = reversed(operands) if division.swapped else operands
         self.begin = {
             **left.descriptor(c, (*division.warpgroups(division.left), self.own("acc.m"))),

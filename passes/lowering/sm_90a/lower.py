@@ -232,7 +232,7 @@ class LowerToHopper(Pass):
             # element, which takes more registers.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
-            by_elements = by_elements or bool(graph.gemm.transposed_operands)
+            by_elements = by_elements or graph.gemm.by_elements
         sums = streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
         if not (Maps.of(graph, BOXED).tensors or Gatherers.needed_by(graph)):
@@ -250,9 +250,13 @@ class LowerToHopper(Pass):
         return no_registers(graph, division, self._operand_bytes(graph), writes_maps)
 
     def _operand_bytes(self, graph: KernelGraph) -> int:
-        """Bytes of the widest element that the epilogue reads for every element of D; 0 if none."""
-        axes = graph.gemm.axes
-        names = (n for n in graph.gemm.operands if axes[n] == "mn" and (n != "C" or self.reads_c))
+        """Bytes of the widest element that the epilogue reads for every element of D; 0 if none.
+
+        Vectors count, too, if their elements are apart: their addresses take as many registers.
+        """
+        axes, apart = graph.gemm.axes, graph.gemm.element_steps
+        many = (n for n in graph.gemm.operands if axes[n] == "mn" or n in apart)
+        names = (name for name in many if name != "C" or self.reads_c)
         return max((dtype(graph.tensor(name).dtype).bytes for name in names), default=0)
 
     @property
@@ -275,7 +279,8 @@ class LowerToHopper(Pass):
         by_matrices = _stored_type(graph.gemm).bits == MATRIX_BITS
         if not self._by_boxes(graph) or not by_matrices or graph.gemm.sums > 1:
             return ()
-        if table_of_rows(graph, "D") or not graph.gemm.epilogue.stores_d:
+        gemm = graph.gemm
+        if table_of_rows(graph, "D") or not gemm.epilogue.stores_d or not gemm.in_rows("D"):
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:

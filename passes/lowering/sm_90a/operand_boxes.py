@@ -48,7 +48,8 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
 
     TMA loads the first operand along m and n and the first vector along n, because a stage has
     room for one of each. Threads read all other operands, and operands that a launch may leave out,
-    from global memory. If one operand is transposed, threads read all operands from global memory.
+    from global memory. If elements of one operand or output are apart, as in a transposed one,
+    threads read all operands from global memory.
 
     Ping-pong consumers read all operands from global memory. If operands were in the ring, the next
     main loop could begin only after the previous epilogue, but ping-pong consumers are meant to
@@ -57,7 +58,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:
         return ()
-    if division.swapped or division.extent(0) > MOST_ROWS or gemm.transposed_operands:
+    if division.swapped or division.extent(0) > MOST_ROWS or gemm.by_elements:
         return ()
     found = [name for name, each in gemm.operands.items() if not each.optional]
     first = (

@@ -52,7 +52,7 @@ def no_registers(
         writes_maps: whether the kernel writes tensor maps.
     """
     kind = graph.gemm.out_dtype or graph.gemm.dtype
-    by_elements = division.swapped or bool(graph.gemm.transposed_operands)
+    by_elements = division.swapped or graph.gemm.by_elements
     most = accumulators_beside(element_bytes, by_elements)
     if streamed(graph):
         most = min(most, MOST_BESIDE_MAPS if writes_maps else MOST_BESIDE_PARTIALS)

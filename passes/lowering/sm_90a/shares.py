@@ -8,7 +8,7 @@ from coordgraph.control.lowered import AccumulateFragment
 from coordgraph.control.operations import Body, Epilogue, Operation, StoreTile
 from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.gemm import SUM
+from coordgraph.gemm import SUM, GemmProblem
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at
 from passes.lowering.share_lowering import ScatterLowering
@@ -21,6 +21,7 @@ __all__ = ["scatter"]
 
 def scatter(
     c: CoordinateEditor,
+    gemm: GemmProblem,
     division: Division,
     epilogue: Callable[[Accumulator, Epilogue], Body],
     width: int,
@@ -32,6 +33,8 @@ def scatter(
 
     Args:
         c: the coordinate graph under construction, with the accumulator's coordinates.
+        gemm: the matrix product: element types, extents, layouts and epilogue.
+        division: how a macro tile is divided over workgroups and warpgroups.
         division: how a macro tile is divided over workgroups and warpgroups.
         epilogue: a function that lowers an epilogue for the registers of an accumulator.
         width: number of elements of D that one access may store.
@@ -52,7 +55,7 @@ def scatter(
             case Epilogue():
                 return epilogue(share, op)
             case StoreTile():
-                return (share.store_output(op.tensor, width),)
+                return (share.store_output(gemm, op.tensor, width),)
             case _:
                 return op
 

@@ -46,6 +46,8 @@ def access_widths(
         found = views.get(name)
         if found is None:
             return elements
+        if found.element_stride != 1:
+            return 1
         elements = gcd(elements, part) if name == "B" else elements
         steps = (found.leading_dimension, *found.outer_strides)
         vector = gcd(elements, found.shape[-1], *steps)
