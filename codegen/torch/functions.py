@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.activated import activated_product
 from codegen.torch.direct import cast
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
@@ -120,14 +121,23 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
 
 
 def linear(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, invariant: bool = False
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    invariant: bool = False,
 ) -> Tensor:
-    """`torch.nn.functional.linear`: `input·weightᵀ + bias`.
+    """`torch.nn.functional.linear`: `input·weightᵀ + bias`, with an activation if one is named.
 
     Args:
         input: (…, k).
         weight: (n, k), or a vector (k).
         bias: (n), or None; the kernel adds it before the result is rounded.
+        activation: `relu`, `silu`, `gelu` or `gelu_tanh`, which the kernel applies; then `weight`
+            must be a matrix. The sums before it are stored, too, if a tensor requires a gradient,
+            and one kernel of the backward pass computes their gradient and that of the bias. None
+            applies no activation.
         invariant: whether the bits of a row of the result must not depend on the other rows, as for
             `codegen.matmul`.
 
@@ -139,6 +149,15 @@ def linear(
             the tensors, as for `matmul`.
     """
     _refuse_layouts(input, weight, bias)
+    if activation is not None:
+        if weight.dim() != 2 or not input.dim():
+            raise LaunchError(
+                f"input has {input.dim()} axes and weight {weight.dim()}, but activation="
+                f"{activation} needs a weight of n x k; apply the activation to the result"
+            )
+        rows = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+        d = activated_product(rows, weight.t(), bias, activation, invariant)
+        return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
     if weight.dim() == 1 or not input.dim():
         d = matmul(input, weight if weight.dim() == 1 else weight.t(), invariant=invariant)
         return d if bias is None else d + _as_multiplied(bias)

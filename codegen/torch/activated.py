@@ -1,0 +1,226 @@
+"""The custom operators of `act(A·B + bias)`: one kernel forward, one for gradients of the sums.
+
+`activated` stores only this result. `activated_with_sums` also stores `A·B + bias`, from which an
+epilogue computes the gradient in the backward pass, and the gradient of the bias with it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.call.matmul import matmul
+from codegen.torch.activations import ACTIVATIONS
+from codegen.torch.direct import DEVICES
+from codegen.torch.host import on_host
+from codegen.torch.launching import has_rows, launch
+from codegen.torch.ops import cast_inputs, check_types, product
+from coordgraph import LaunchError
+from coordgraph import epilogue as ep
+from coordgraph.epilogue import EpilogueFunction
+
+__all__ = ["activated_product"]
+
+ARGUMENTS = "(Tensor a, Tensor b, Tensor? bias, str activation, bool invariant)"
+BEFORE = "before"
+"""Name of the epilogue's tensor with `A·B + bias`, before the activation."""
+
+
+@cache
+def _value(activation: str, biased: bool, kept: bool) -> EpilogueFunction:
+    """The epilogue `act(acc + bias)`, which also stores `acc + bias` if `kept`."""
+    act = ACTIVATIONS[activation].value
+
+    def activated(acc: Any) -> Any:
+        return (act(acc), acc) if kept else act(acc)
+
+    def activated_of_biased(acc: Any, bias: Any) -> Any:
+        return activated(acc + bias)
+
+    declared: dict[str, Any] = {"bias": "n"} if biased else {}
+    declared |= {BEFORE: ep.output("mn")} if kept else {}
+    return ep.epilogue(**declared)(activated_of_biased if biased else activated)
+
+
+@cache
+def _gradient(activation: str, biased: bool) -> EpilogueFunction:
+    """The epilogue that computes the gradient of `A·B + bias` from tensors; acc is not used.
+
+    If `biased`, the gradient is the output `of_before` instead of D, and the output `of_bias` is
+    the sum of each row: the gradient of the bias, if rows are the columns of `A·B`.
+    """
+
+    def gradient(acc: Any, before: Any, grad: Any) -> Any:
+        found, _ = ACTIVATIONS[activation].gradient(grad, before)
+        return (None, found, found) if biased else found
+
+    outputs = {"of_before": ep.output("mn"), "of_bias": ep.output("m", reduce="sum")}
+    return ep.epilogue(before="mn", grad="mn", **(outputs if biased else {}))(gradient)
+
+
+def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Any, Any]:
+    """The shape of `A·B`.
+
+    Raises:
+        LaunchError: shapes, element types or devices do not fit, or the activation is unknown.
+    """
+    if activation not in ACTIVATIONS:
+        raise LaunchError(
+            f"activation = {activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
+        )
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise LaunchError(
+            f"a is {tuple(a.shape)} and b is {tuple(b.shape)}; pass matrices of m x k and k x n"
+        )
+    check_types(a, b)
+    if bias is not None:
+        check_types(a, bias)
+        if tuple(bias.shape) != (b.shape[1],):
+            raise LaunchError(
+                f"bias is {tuple(bias.shape)}, but ({b.shape[1]},) is needed; pass an element for "
+                "each column of b"
+            )
+    return a.shape[0], b.shape[1]
+
+
+def _activated(
+    a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
+) -> Tensor:
+    """`act(A·B + bias)` (m x n) of A (m x k), B (k x n), and n elements of the bias or None."""
+    _check(a, b, bias, activation)
+    biases = {} if bias is None else {"bias": bias.contiguous()}
+    function = _value(activation, bias is not None, False)
+    return launch(a, b, epilogue=function, invariant=invariant, **biases)
+
+
+def _activated_with_sums(
+    a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
+) -> tuple[Tensor, Tensor]:
+    """(`act(A·B + bias)`, `A·B + bias`) by one kernel."""
+    before = a.new_empty(_check(a, b, bias, activation))
+    given = {BEFORE: before} | ({} if bias is None else {"bias": bias.contiguous()})
+    function = _value(activation, bias is not None, True)
+    return launch(a, b, epilogue=function, invariant=invariant, **given), before
+
+
+def _activated_gradient(
+    grad: Tensor, before: Tensor, activation: str, biased: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `A·B + bias` (m x n) and of the bias (n), by one kernel with k = 0.
+
+    The second tensor is empty if not `biased`. The kernel for a bias computes the transpose, since
+    epilogues reduce rows.
+    """
+    grad = grad if has_rows(grad) else grad.contiguous()
+    m, n = before.shape
+    function = _gradient(activation, biased)
+    if not biased:
+        a, b = before.new_empty(m, 0), before.new_empty(0, n)
+        d = launch(a, b, epilogue=function, before=before, grad=grad)
+        return d, before.new_empty(0)
+    found = torch.empty_like(before)
+    arrays: dict[str, Any] = {
+        "a": before.new_empty(n, 0),
+        "b": before.new_empty(0, m),
+        **{"before": before.t(), "grad": grad.t(), "of_before": found.t()},
+    }
+    if not before.is_cuda:
+        arrays = {name: on_host(x) for name, x in arrays.items()}
+    of_bias = matmul(epilogue=function, **arrays)[2]
+    of_bias = of_bias if before.is_cuda else torch.from_numpy(of_bias)
+    return found, of_bias.to(before.dtype)
+
+
+activated_op = torch.library.custom_op(
+    "coordgraph::activated",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema=f"{ARGUMENTS} -> Tensor",
+)(_activated)
+activated_with_sums_op = torch.library.custom_op(
+    "coordgraph::activated_with_sums",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema=f"{ARGUMENTS} -> (Tensor, Tensor)",
+)(_activated_with_sums)
+activated_gradient_op = torch.library.custom_op(
+    "coordgraph::activated_gradient",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor grad, Tensor before, str activation, bool biased) -> (Tensor, Tensor)",
+)(_activated_gradient)
+ACTIVATED = torch.ops.coordgraph.activated.default
+ACTIVATED_WITH_SUMS = torch.ops.coordgraph.activated_with_sums.default
+GRADIENT = torch.ops.coordgraph.activated_gradient.default
+
+
+@activated_op.register_fake
+def _(a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool) -> Tensor:
+    return a.new_empty(_check(a, b, bias, activation))
+
+
+@activated_with_sums_op.register_fake
+def _(
+    a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
+) -> tuple[Tensor, Tensor]:
+    shape = _check(a, b, bias, activation)
+    return a.new_empty(shape), a.new_empty(shape)
+
+
+@activated_gradient_op.register_fake
+def _(grad: Tensor, before: Tensor, activation: str, biased: bool) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(before), before.new_empty(before.shape[1] if biased else 0)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    a, b, bias, ctx.activation, ctx.invariant = inputs
+    ctx.biased = bias is not None
+    ctx.set_materialize_grads(False)  # None, not zeros, is the gradient of unused sums
+    ctx.save_for_backward(a, b, output[1])
+
+
+def _gradients(
+    ctx: Any, grad: Tensor | None, grad_of_sums: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `activated_with_sums`."""
+    a, b, before = ctx.saved_tensors
+    needs, of_sums, of_bias = ctx.needs_input_grad, grad_of_sums, None
+    biased = ctx.biased and needs[2]
+    if grad is not None and (torch.is_grad_enabled() or grad_of_sums is not None):
+        # The gradient will be differentiated, or is a sum of two, so PyTorch computes it.
+        of_sums = ACTIVATIONS[ctx.activation].torch_gradient(grad, before)
+        of_sums = of_sums if grad_of_sums is None else of_sums + grad_of_sums
+    elif grad is not None:
+        of_sums, of_bias = GRADIENT(grad, before, ctx.activation, biased)
+    if of_sums is None:
+        return None, None, None, None, None
+    if biased and of_bias is None:
+        of_bias = of_sums.sum(0)
+    return (
+        product(of_sums, b.mT, ctx.invariant) if needs[0] else None,
+        product(a.mT, of_sums, False) if needs[1] else None,
+        of_bias if biased else None,
+        None,
+        None,
+    )
+
+
+activated_with_sums_op.register_autograd(_gradients, setup_context=_setup)
+for _device in DEVICES:
+    _key = f"Autocast{_device.upper()}"
+    for _op in (ACTIVATED, ACTIVATED_WITH_SUMS):
+        _name = _op.name()
+        torch.library.impl(_name, _key)(cast_inputs(_op, _device))
+
+
+def activated_product(
+    a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
+) -> Tensor:
+    """`act(A·B + bias)` of matrices, with gradients; the sums are stored only for a gradient."""
+    given = [x for x in (a, b, bias) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        return ACTIVATED_WITH_SUMS(a, b, bias, activation, invariant)[0]
+    return ACTIVATED(a, b, bias, activation, invariant)
