@@ -6,9 +6,9 @@ import codegen.torch as cgt
 y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
-The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients,
-fake kernels, and rules for autocast; all but `grouped_mm`, `cross_entropy` and `scaled_mm` have
-rules for vmap. `scaled_mm` has no gradient, and no tensor of it is cast by autocast.
+The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients and
+tangents (`codegen.torch.derivatives`), fake kernels, and rules for autocast and vmap. Only
+`scaled_mm` has no gradient and no rule for vmap, and autocast casts no tensor of it.
 Calls in eager mode on plain tensors give the same results without PyTorch's dispatcher
 (`codegen.torch.direct`).
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.

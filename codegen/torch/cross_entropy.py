@@ -1,17 +1,20 @@
 """`cross_entropy` of a linear layer's outputs, which are not stored, with gradients.
 
 The custom operators `coordgraph::cross_entropy` and `coordgraph::cross_entropy_gradient` compute
-the loss of each token and the gradients. `cross_entropy_gradient` has no gradient itself.
+the loss of each token and the gradients, which cannot be differentiated themselves.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from codegen.torch.derivatives import differentiable, refused
 from codegen.torch.direct import DEVICES, direct
+from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types
 from codegen.torch.token_losses import kind_of_losses, token_loss_gradients, token_losses
 from coordgraph import LaunchError
@@ -37,7 +40,8 @@ def cross_entropy(
 
     The kernel of the product reduces each row of logits. The backward pass computes the logits
     again, for a block of classes at a time, and stores the gradients of one block of logits: at
-    most 2^27 elements, or 256 for each token if that is more. The result has no second derivative.
+    most 2^27 elements, or 256 for each token if that is more. The result has no second derivative
+    and no tangent in forward-mode differentiation: computing one raises LaunchError.
 
     Args:
         hidden: (…, k), one row for each token.
@@ -166,7 +170,12 @@ cross_entropy_gradient_op = torch.library.custom_op(
 )(_cross_entropy_gradient)
 LOSS = torch.ops.coordgraph.cross_entropy.default
 GRADIENT = torch.ops.coordgraph.cross_entropy_gradient.default
-gradients_directly = direct(GRADIENT, 5, _cross_entropy_gradient, casts=False)
+INSTEAD = (
+    "compute the logits by codegen.torch.linear and call torch.nn.functional.cross_entropy on them"
+)
+OF_GRADIENT = refused("the gradient of cross_entropy", INSTEAD)
+differentiable(GRADIENT, OF_GRADIENT)
+gradients_directly = direct(GRADIENT, 5, _cross_entropy_gradient, OF_GRADIENT, casts=False)
 
 
 @cross_entropy_op.register_fake
@@ -212,10 +221,62 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None,
     return (*of, None, None, None)
 
 
-cross_entropy_op.register_autograd(_gradients, setup_context=_setup)
-losses_of = direct(LOSS, 3, _cross_entropy, _setup, _gradients)
+DERIVATIVES = replace(refused("cross_entropy", INSTEAD), setup=_setup, gradients=_gradients)
+differentiable(LOSS, DERIVATIVES)
+losses_of = direct(LOSS, 3, _cross_entropy, DERIVATIVES)
 """`torch.ops.coordgraph.cross_entropy`, without PyTorch's dispatcher if all tensors are plain:
 neither of a subclass nor sparse, traced or transformed."""
+
+_loss_of_each = one_by_one(LOSS)
+_gradient_of_each = one_by_one(GRADIENT)
+
+
+@cross_entropy_op.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """The losses of all tokens by one call if the calls share `weight`."""
+    if in_dims[1] is not None:
+        return _loss_of_each(info, in_dims, hidden, weight, targets, ignore_index)
+    rows, classes = (
+        in_front(x, axis, info.batch_size)
+        for x, axis in ((hidden, in_dims[0]), (targets, in_dims[2]))
+    )
+    losses, totals = LOSS(rows.flatten(0, 1), weight, classes.flatten(), ignore_index)
+    return (losses.view(classes.shape), totals.view(classes.shape)), (0, 0)
+
+
+@cross_entropy_gradient_op.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    grad: Tensor,
+    totals: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    of_hidden: bool,
+    of_weight: bool,
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """The gradients of all tokens by one call if `weight` is shared, and needs no gradient."""
+    rows = grad, totals, hidden, targets
+    needs = of_hidden, of_weight
+    if of_weight or in_dims[3] is not None:
+        given = *rows[:3], weight, targets, ignore_index, *needs
+        return _gradient_of_each(info, in_dims, *given)
+    axes = (*in_dims[:3], in_dims[4])
+    folded = [in_front(x, axis, info.batch_size) for x, axis in zip(rows, axes, strict=True)]
+    *given, classes = (x.flatten(0, 1) for x in folded)
+    first, second = GRADIENT(*given, weight, classes, ignore_index, *needs)
+    first = first.view(folded[2].shape) if of_hidden else first.expand(info.batch_size, 0)
+    return (first, second.expand(info.batch_size, 0)), (0, 0)
+
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"

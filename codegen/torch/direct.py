@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.derivatives import Derivatives
+
 __all__ = ["DEVICES", "cast", "direct"]
 
 DEVICES = ("cpu", "cuda")
@@ -57,8 +59,7 @@ def direct(
     op: Any,
     count: int,
     kernel: Callable[..., Any],
-    setup: Callable[[Any, tuple[Any, ...], Any], None] | None = None,
-    gradients: Callable[..., Any] | None = None,
+    derivatives: Derivatives,
     *,
     casts: bool = True,
 ) -> Callable[..., Any]:
@@ -71,16 +72,13 @@ def direct(
             such as `torch.vmap`; and in forward-mode differentiation.
         count: the number of the operator's tensors, which are its first arguments.
         kernel: the operator's kernel.
-        setup, gradients: the functions that `op` got by `register_autograd`; None for an operator
-            without gradients.
+        derivatives: the derivatives that `op` got by `differentiable`.
         casts: whether the operator casts tensors in a region of `torch.autocast`.
 
     Returns:
         A function of all arguments of the operator, also of those that have a default.
     """
-    record = None
-    if setup is not None and gradients is not None:
-        record = _recorded(op.name().rpartition(":")[2], kernel, setup, gradients)
+    record = _recorded(op.name().rpartition(":")[2], kernel, derivatives)
 
     def call(*arguments: Any) -> Any:
         # This condition comes first, because Dynamo cannot trace the other conditions.
@@ -102,7 +100,7 @@ def direct(
             arguments = tuple(cast(x, to, device) for x in arguments)
         if differentiable and torch.is_grad_enabled():
             # Where the autograd key is excluded, PyTorch records no operator for backward.
-            if record is None or _is_excluded(AUTOGRAD):
+            if _is_excluded(AUTOGRAD):
                 return op(*arguments)
             return record(*arguments)
         return kernel(*arguments)
@@ -121,10 +119,7 @@ def cast(x: Any, to: torch.dtype, device: str) -> Any:
 
 
 def _recorded(
-    name: str,
-    kernel: Callable[..., Any],
-    setup: Callable[[Any, tuple[Any, ...], Any], None],
-    gradients: Callable[..., Any],
+    name: str, kernel: Callable[..., Any], derivatives: Derivatives
 ) -> Callable[..., Any]:
     """The kernel as a function that PyTorch records for the backward pass."""
 
@@ -132,10 +127,10 @@ def _recorded(
         found = kernel(*arguments)
         if isinstance(found, Tensor) and found._is_view():
             found = found.clone()  # PyTorch refuses to change views that a Function returns
-        setup(ctx, arguments, found)
+        derivatives.setup(ctx, arguments, found)
         return found
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(derivatives.gradients)}
     function: Any = type(f"coordgraph_{name}", (torch.autograd.Function,), methods)
-    # Skip `Function.apply`, which handles the transforms of `torch.func`: `direct` excludes them.
+    # Not `Function.apply`, which handles the transforms of `torch.func`: `direct` excludes them.
     return super(torch.autograd.Function, function).apply

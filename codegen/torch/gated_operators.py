@@ -13,9 +13,17 @@ import torch
 from torch import Tensor
 
 from codegen.torch.activations import ACTIVATIONS
+from codegen.torch.derivatives import (
+    Derivatives,
+    differentiable,
+    is_differentiated,
+    refused,
+    total,
+)
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
-from codegen.torch.ops import cast_inputs, check_types, in_front, product
+from codegen.torch.mapping import in_front
+from codegen.torch.ops import cast_inputs, check_types, product
 from coordgraph import LaunchError
 
 __all__ = ["gated_product", "gated_product_with_sums"]
@@ -102,9 +110,15 @@ GATED = torch.ops.coordgraph.gated.default
 GATED_WITH_SUMS = torch.ops.coordgraph.gated_with_sums.default
 GRADIENT = torch.ops.coordgraph.gated_gradient.default
 GRADIENT_OF_PRODUCT = torch.ops.coordgraph.gated_gradient_of_product.default
-differentiate_directly = direct(GRADIENT, 2, _gated_gradient, casts=False)
+TWICE = refused(
+    "a gradient that torch.ops.coordgraph.gated_gradient computes",
+    "call codegen.torch.gated, whose gradients can be differentiated",
+)
+differentiable(GRADIENT, TWICE)
+differentiable(GRADIENT_OF_PRODUCT, TWICE)
+differentiate_directly = direct(GRADIENT, 2, _gated_gradient, TWICE, casts=False)
 differentiate_product_directly = direct(
-    GRADIENT_OF_PRODUCT, 4, _gated_gradient_of_product, casts=False
+    GRADIENT_OF_PRODUCT, 4, _gated_gradient_of_product, TWICE, casts=False
 )
 
 
@@ -188,6 +202,17 @@ def _differentiable(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
     return torch.cat([act.torch_gradient(grad * up, gate), grad * act.torch_value(gate)], -1)
 
 
+def _for_rows(bias: Tensor) -> Tensor:
+    """A bias, or a bias for each matrix of a batch, in a shape that is broadcast to `A·B`."""
+    return bias if bias.dim() == 1 else bias.unsqueeze(-2)
+
+
+def _sums(a: Tensor, b: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
+    """`A·B + bias` by operators that can be differentiated."""
+    sums = product(a, b, invariant)
+    return sums if bias is None else sums + _for_rows(bias)
+
+
 def _gradients(
     ctx: Any, of_sums: Tensor | None, a: Tensor, b: Tensor, bias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
@@ -218,11 +243,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients_of_gated(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of `gated`: one kernel computes gate and up again, and their gradients."""
     a, b, bias = ctx.saved_tensors
-    if torch.is_grad_enabled():  # the gradient will be differentiated
-        sums = product(a, b, ctx.invariant)
-        if bias is not None:
-            sums = sums + (bias if bias.dim() == 1 else bias.unsqueeze(-2))
-        of_sums = _differentiable(grad, sums, ctx.activation)
+    if is_differentiated():
+        of_sums = _differentiable(grad, _sums(a, b, bias, ctx.invariant), ctx.activation)
     else:
         of_sums = differentiate_product_directly(grad, a, b, bias, ctx.activation, ctx.invariant)
     return _gradients(ctx, of_sums, a, b, bias)
@@ -241,20 +263,49 @@ def _gradients_with_sums(
     a, b, bias, sums = ctx.saved_tensors
     of_sums = grad_of_sums
     if grad is not None:
-        gradient = _differentiable if torch.is_grad_enabled() else differentiate_directly
+        gradient = _differentiable if is_differentiated() else differentiate_directly
         of_sums = gradient(grad, sums, ctx.activation)
         of_sums = of_sums if grad_of_sums is None else of_sums + grad_of_sums
     return _gradients(ctx, of_sums, a, b, bias)
 
 
-gated_op.register_autograd(_gradients_of_gated, setup_context=_setup)
-gated_with_sums_op.register_autograd(_gradients_with_sums, setup_context=_setup_with_sums)
-gated_product = direct(GATED, 3, _gated, _setup, _gradients_of_gated)
+def _tangents_with_sums(
+    arguments: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The tangents of the results of `gated_with_sums`."""
+    a, b, bias, activation, invariant = arguments
+    of_a, of_b, of_bias, *_ = tangents
+    of_sums = total(
+        (
+            None if of_a is None else product(of_a, b, invariant),
+            None if of_b is None else product(a, of_b, invariant),
+        )
+    )
+    sums = _sums(a, b, bias, invariant)
+    if of_bias is not None:
+        wide = _for_rows(of_bias)
+        of_sums = wide.expand(sums.shape) if of_sums is None else of_sums + wide
+    if of_sums is None:
+        return None, None
+    act = ACTIVATIONS[activation]
+    (gate, up), (of_gate, of_up) = sums.chunk(2, -1), of_sums.chunk(2, -1)
+    of_d = act.torch_gradient(of_gate * up, gate) + act.torch_value(gate) * of_up
+    return of_d, of_sums.contiguous()
+
+
+def _tangents(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> Tensor | None:
+    """The tangent of the result of `gated`."""
+    return _tangents_with_sums(arguments, tangents)[0]
+
+
+OF_GATED = Derivatives(_setup, _gradients_of_gated, _tangents)
+OF_GATED_WITH_SUMS = Derivatives(_setup_with_sums, _gradients_with_sums, _tangents_with_sums)
+differentiable(GATED, OF_GATED)
+differentiable(GATED_WITH_SUMS, OF_GATED_WITH_SUMS)
+gated_product = direct(GATED, 3, _gated, OF_GATED)
 """`torch.ops.coordgraph.gated`, without PyTorch's dispatcher if all tensors are plain: neither of a
 subclass nor sparse, traced or transformed."""
-gated_product_with_sums = direct(
-    GATED_WITH_SUMS, 3, _gated_with_sums, _setup_with_sums, _gradients_with_sums
-)
+gated_product_with_sums = direct(GATED_WITH_SUMS, 3, _gated_with_sums, OF_GATED_WITH_SUMS)
 """`torch.ops.coordgraph.gated_with_sums`, without PyTorch's dispatcher if all tensors are plain:
 neither of a subclass nor sparse, traced or transformed."""
 

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.derivatives import Derivatives, differentiable, total
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.launching import multiply_groups
+from codegen.torch.mapping import one_by_one
 from codegen.torch.ops import cast_inputs, check_types
 from coordgraph import LaunchError
 
@@ -117,26 +119,26 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-grouped_mm.register_autograd(_gradients, setup_context=_setup)
-grouped_product = direct(GROUPED_MM, 3, _grouped_mm, _setup, _gradients)
+def _tangents(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> Tensor | None:
+    """The tangent of A·B of every group."""
+    a, b, ends, invariant = arguments
+    of_a, of_b = tangents[:2]
+    return total(
+        (
+            None if of_a is None else grouped_product(of_a, b, ends, invariant),
+            None if of_b is None else grouped_product(a, of_b, ends, invariant),
+        )
+    )
+
+
+DERIVATIVES = Derivatives(_setup, _gradients, _tangents)
+differentiable(GROUPED_MM, DERIVATIVES)
+grouped_product = direct(GROUPED_MM, 3, _grouped_mm, DERIVATIVES)
 """`torch.ops.coordgraph.grouped_mm`, without PyTorch's dispatcher if all tensors are plain: neither
 of a subclass nor sparse, traced or transformed."""
 
 
-@grouped_mm.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[Any, ...],
-    a: Tensor,
-    b: Tensor,
-    ends: Tensor,
-    invariant: bool = False,
-) -> Any:
-    raise LaunchError(
-        "grouped_mm has no rule for torch.vmap; call it in a loop, or pass the slices that vmap "
-        "would map over as further groups of one call"
-    )
-
+grouped_mm.register_vmap(one_by_one(GROUPED_MM))
 
 for _device in DEVICES:
     torch.library.impl("coordgraph::grouped_mm", f"Autocast{_device.upper()}")(

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.derivatives import Derivatives, differentiable, total
 from codegen.torch.direct import DEVICES, cast, direct
 from codegen.torch.launching import multiply, multiply_and_add
+from codegen.torch.mapping import in_front
 from coordgraph import LaunchError
 
-__all__ = ["add_product", "cast_inputs", "check_types", "in_front", "product"]
+__all__ = ["add_product", "cast_inputs", "check_types", "product"]
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """The element types that the operators accept. Kernels on GPUs refuse float32 and float64."""
@@ -186,8 +188,21 @@ def _gradients_of_matmul(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (*_gradients(ctx, grad), None)
 
 
-matmul.register_autograd(_gradients_of_matmul, setup_context=_setup_matmul)
-product = direct(MATMUL, 2, _matmul, _setup_matmul, _gradients_of_matmul)
+def _tangents_of_matmul(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> Tensor | None:
+    """The tangent of A·B: the sum of the products of each factor's tangent and the other factor."""
+    a, b, *options = arguments
+    of_a, of_b, *_ = tangents
+    return total(
+        (
+            None if of_a is None else product(of_a, b, *options),
+            None if of_b is None else product(a, of_b, *options),
+        )
+    )
+
+
+OF_MATMUL = Derivatives(_setup_matmul, _gradients_of_matmul, _tangents_of_matmul)
+differentiable(MATMUL, OF_MATMUL)
+product = direct(MATMUL, 2, _matmul, OF_MATMUL)
 """`torch.ops.coordgraph.matmul(a, b, invariant)`, without PyTorch's dispatcher if all tensors are
 plain: neither of a subclass nor sparse, traced or transformed."""
 
@@ -207,8 +222,20 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (of_c, *factors, None, None, None)
 
 
-addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
-add_product = direct(ADDMM, 3, _addmm, _setup_addmm, _gradients_of_addmm)
+def _tangents_of_addmm(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> Tensor | None:
+    """The tangent of `alpha·A·B + beta·C`."""
+    _, a, b, beta, alpha, *options = arguments
+    of_c, *of_factors = tangents[:3]
+    found = _tangents_of_matmul((a, b, *options), tuple(of_factors)) if alpha else None
+    if of_c is None or beta == 0:
+        return found if found is None or alpha == 1 else found * alpha
+    of_c = (of_c * beta).expand(a.shape[0], b.shape[1])
+    return of_c.contiguous() if found is None else torch.add(of_c, found, alpha=alpha)
+
+
+OF_ADDMM = Derivatives(_setup_addmm, _gradients_of_addmm, _tangents_of_addmm)
+differentiable(ADDMM, OF_ADDMM)
+add_product = direct(ADDMM, 3, _addmm, OF_ADDMM)
 """`torch.ops.coordgraph.addmm(c, a, b, beta, alpha, invariant)`, without PyTorch's dispatcher if
 all tensors are plain: neither of a subclass nor sparse, traced or transformed."""
 
@@ -235,11 +262,6 @@ for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
     torch.library.impl("coordgraph::matmul", _key)(cast_inputs(MATMUL, _device))
     torch.library.impl("coordgraph::addmm", _key)(cast_inputs(ADDMM, _device))
-
-
-def in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
-    """`x` with vmap's axis, of extent `count`, in front; if `axis` is None, `x` is expanded."""
-    return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
 
 
 @matmul.register_vmap

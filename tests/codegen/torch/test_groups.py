@@ -154,8 +154,6 @@ def test_errors(torch: Any, make: Make):
         cgt.grouped_mm(a, b, offs=offs.to("meta"))
     with pytest.raises(LaunchError, match="12 is larger than 9"):
         cgt.grouped_mm(a, b, offs=offs + 5)
-    with pytest.raises(LaunchError, match=r"no rule for torch\.vmap; call it in a loop"):
-        torch.vmap(lambda x: cgt.grouped_mm(x, b, offs=offs))(make(2, 9, 5))
 
 
 def test_rows_do_not_depend_on_other_groups(torch: Any):
@@ -213,3 +211,19 @@ def test_groups_are_invariant_or_refused(torch: Any, monkeypatch: pytest.MonkeyP
     a, b = (torch.randn(*shape) for shape in SHAPES["terms"])
     with pytest.raises(LaunchError, match="every group has its own k; leave out invariant"):
         product(a, b, offs)
+
+
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_vmap(torch: Any, make: Make, shapes: Any):
+    """vmap over factors and over the ends of groups calls the operator for each index."""
+    import codegen.torch as cgt
+
+    ends = torch.tensor(ENDS, dtype=torch.int32)
+    a, b = (make(*shape) for shape in shapes)
+    many = make(*shapes[0], 3)
+    for given, axes in (((many, b, ends), (-1, None, 0)), ((a, b, ends), (None, None, 0))):
+        d = torch.vmap(lambda a, b, offs: cgt.grouped_mm(a, b, offs=offs), axes)(*given)
+        parts = [
+            one_by_one(torch, a if axes[0] is None else many[..., i], b, ends[i]) for i in range(3)
+        ]
+        compare(torch, d, torch.stack(parts), given[0], b)
