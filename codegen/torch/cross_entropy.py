@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from codegen.torch.arguments import check_dense
 from codegen.torch.derivatives import differentiable, refused
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.mapping import in_front, one_by_one
@@ -65,6 +66,7 @@ def cross_entropy(
             on the CPU a target is no class; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
+    check_dense("hidden weight targets", hidden, weight, targets)
     if reduction not in REDUCTIONS:
         raise LaunchError(
             f"reduction = {reduction!r} is unknown; choose one of {', '.join(REDUCTIONS)}"

@@ -13,23 +13,13 @@ import torch
 from torch import Tensor
 
 from codegen.torch.activated import activated_product
+from codegen.torch.arguments import check_dense
 from codegen.torch.direct import cast
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
 from coordgraph import LaunchError
 
 __all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
-
-
-def _refuse_layouts(*tensors: Tensor | None) -> None:
-    """Raise LaunchError if a tensor has no strides: a sparse or a nested one."""
-    for x in tensors:
-        if x is not None and (x.layout is not torch.strided or x.is_nested):
-            kind = "nested" if x.is_nested else str(x.layout)
-            raise LaunchError(
-                f"a tensor is {kind}, but kernels read dense tensors with strides; convert it, as "
-                "by .to_dense(), or use PyTorch's function"
-            )
 
 
 def _as_multiplied(x: Tensor) -> Tensor:
@@ -93,7 +83,7 @@ def matmul(
     """
     if out is not None:
         return _written(out, matmul, input, other, invariant=invariant)
-    _refuse_layouts(input, other)
+    check_dense("input other", input, other)
     if not input.dim() or not other.dim():
         raise LaunchError("matmul needs tensors with at least one axis; use * for scalars")
     a = input.unsqueeze(0) if input.dim() == 1 else input
@@ -148,7 +138,7 @@ def linear(
         LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
             the tensors, as for `matmul`.
     """
-    _refuse_layouts(input, weight, bias)
+    check_dense("input weight bias", input, weight, bias)
     if activation is not None:
         if weight.dim() != 2 or not input.dim():
             raise LaunchError(
@@ -199,7 +189,7 @@ def addmm(
     """
     if out is not None:
         return _written(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha, invariant=invariant)
-    _refuse_layouts(input, mat1, mat2)
+    check_dense("input mat1 mat2", input, mat1, mat2)
     # The defaults of alpha and beta are the integer 1, not 1.0: `torch.compile(dynamic=True)` would
     # make a float default an input of its graph.
     return add_product(input, mat1, mat2, float(beta), float(alpha), invariant)
@@ -222,7 +212,7 @@ def bmm(
     """
     if out is not None:
         return _written(out, bmm, input, mat2, invariant=invariant)
-    _refuse_layouts(input, mat2)
+    check_dense("input mat2", input, mat2)
     if input.dim() != 3 or mat2.dim() != 3:
         raise LaunchError(
             f"input has {input.dim()} axes and mat2 {mat2.dim()}, but bmm needs three of each; use "
@@ -273,7 +263,7 @@ def grouped_mm(
         LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
             the tensors, as for `matmul`.
     """
-    _refuse_layouts(mat_a, mat_b, offs)
+    check_dense("mat_a mat_b offs", mat_a, mat_b, offs)
     if bias is not None:
         raise LaunchError("grouped_mm takes no bias; leave it out and add it to the result")
     if out_dtype is not None and out_dtype != mat_a.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from codegen.torch.arguments import check_dense
 from codegen.torch.gated_operators import gated_product, gated_product_with_sums
 from coordgraph import LaunchError
 
@@ -45,6 +46,14 @@ def gated(
         LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
             the tensors, as for `matmul`.
     """
+    if isinstance(weight, (tuple, list)):
+        raise LaunchError(
+            "weight is several tensors, but one is needed; join both weights, as by "
+            "torch.cat([gate, up])"
+        )
+    check_dense("input weight bias", input, weight, bias)
+    if not input.dim():
+        raise LaunchError("input has no axes, but (…, k) is needed; pass at least a vector of k")
     if weight.dim() != 2 or weight.shape[0] % 2:
         raise LaunchError(
             f"weight is {tuple(weight.shape)}, but 2n x k is needed; join both weights, as by "

@@ -127,6 +127,8 @@ class use_kernels(TorchFunctionMode):
         if not kwargs.keys() <= OPTIONS:
             return False
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        if not tensors:
+            return False
         device = tensors[0].device.type
         if device not in self.devices or any(x.device.type != device for x in tensors):
             return False

@@ -1,0 +1,64 @@
+"""Arguments that are no dense tensors are refused, with advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordgraph import LaunchError
+from tests.codegen.torch.conftest import Make
+
+
+def test_several_weights(make: Make):
+    """A tuple of weights is refused with the advice to join them."""
+    import codegen.torch as cgt
+
+    x, w = make(5, 8), make(6, 8)
+    for weights in ((w, w), [w, w]):
+        with pytest.raises(LaunchError, match=r"join both weights, as by torch\.cat"):
+            cgt.swiglu(x, weights)  # type: ignore[arg-type]
+
+
+def test_scalars(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    with pytest.raises(LaunchError, match=r"input has no axes, but .* pass at least a vector"):
+        cgt.swiglu(torch.tensor(1.0), make(6, 8).float())
+
+
+def test_no_tensors(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    w, targets = make(6, 8), torch.zeros(5, dtype=torch.int64)
+    array: Any = torch.zeros(5, 8).numpy()
+    several: Any = (w, w)
+    for work, name, kind in (
+        (lambda: cgt.matmul(w, array), "other", "ndarray"),
+        (lambda: cgt.linear(array, w), "input", "ndarray"),
+        (lambda: cgt.linear(w, w, several), "bias", "tuple"),
+        (lambda: cgt.addmm(w, several, w), "mat1", "tuple"),
+        (lambda: cgt.bmm(w, several), "mat2", "tuple"),
+        (lambda: cgt.grouped_mm(w, several), "mat_b", "tuple"),
+        (lambda: cgt.gated(array, w), "input", "ndarray"),
+        (lambda: cgt.cross_entropy(w, several, targets), "weight", "tuple"),
+    ):
+        with pytest.raises(LaunchError, match=f"{name} is a {kind}, but a tensor is needed; pass"):
+            work()
+
+
+def test_sparse_tensors(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    x, w = make(5, 8).detach(), make(6, 8).detach()
+    with pytest.raises(LaunchError, match=r"input is torch\.sparse_coo, .* convert it"):
+        cgt.swiglu(x.to_sparse(), w)
+    with pytest.raises(LaunchError, match=r"weight is torch\.sparse_coo, .* convert it"):
+        cgt.cross_entropy(x, w.to_sparse(), torch.zeros(5, dtype=torch.int64))
+
+
+def test_use_kernels_leaves_calls_without_tensors_to_pytorch(torch: Any):
+    import codegen.torch as cgt
+
+    with cgt.use_kernels(), pytest.raises(TypeError, match="must be Tensor"):
+        torch.matmul(1, 2)
