@@ -244,9 +244,10 @@ def grouped_mm(
     Inside `torch.autocast` the factors are cast, as for `matmul`; PyTorch's function does not cast.
 
     Args:
-        mat_a, mat_b: the factors A and B. B is read in place if its matrices are row-major, or
-            transposes of row-major matrices, without gaps between them; else B is copied. A factor
-            whose rows or columns `offs` divides is copied unless its groups are contiguous.
+        mat_a, mat_b: the factors A and B. Matrices that are row-major, or transposes of row-major
+            matrices, are read in place, also with gaps between rows and between matrices; others
+            are copied. If `offs` divides rows of A, A is copied unless it is row-major; if `offs`
+            divides columns of B, B is copied unless it is the transpose of a row-major matrix.
         offs: i32 (groups), on the device of the factors: the end of each group. Entries must not
             decrease. The first group begins at 0; a group may be empty.
         bias: not supported yet, as in PyTorch.

@@ -102,11 +102,12 @@ def multiply_groups(
             "invariant=True pins the order of additions by n and k, but here every group has its "
             "own k; leave out invariant, or multiply each group by matmul"
         )
-    axis, a, b = (
-        ("m", readable(a, by_rows=True) if invariant else a.contiguous(), _gapless(b))
-        if b.dim() == 3
-        else ("k", *map(_gapless, (a, b)))
-    )
+    axis = "m" if b.dim() == 3 else "k"
+    if axis == "k" or invariant:
+        a = readable(a, by_rows=invariant)
+    elif not has_rows(a):  # kernels cannot divide rows of the transpose of a row-major matrix
+        a = a.contiguous()
+    b = readable(b)
     if 0 in shape or starts.shape[0] == 1 or a.shape[1] == 0:
         return a.new_zeros(shape)
     out = a.new_zeros(shape) if axis == "m" else a.new_empty(shape)
@@ -189,8 +190,3 @@ def _layout(tensor: torch.Tensor) -> tuple[int, int, int, int]:
 def _have_rows(rows: int, columns: int, step: int, element: int) -> bool:
     """Whether rows (stride `step`) are disjoint, and their elements (stride `element`) adjacent."""
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)
-
-
-def _gapless(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor if it is contiguous, or contiguous after transposing each matrix; else a copy."""
-    return tensor if tensor.is_contiguous() or tensor.mT.is_contiguous() else tensor.contiguous()

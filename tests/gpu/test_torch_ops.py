@@ -115,6 +115,24 @@ def test_groups(divided: str, k: int):
     )
 
 
+def test_groups_with_gaps():
+    """Factors with gaps between rows and between matrices, which are not copied."""
+    import codegen.torch as cgt
+
+    ends = [130, 130, 395, 500]
+    offs = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    rows, experts = normal(520, 200).detach()[:, :136], normal(8, 136, 256).detach()[::2, :, :192]
+    columns = normal(192, 560).detach()[:, :520]
+    for a, b in (
+        (rows, experts),
+        (rows, normal(4, 192, 144).detach()[:, :, :136].mT),
+        (rows, normal(136, 192).detach().expand(4, 136, 192)),
+        (columns, rows),
+    ):
+        d = cgt.grouped_mm(a, b, offs=offs)
+        check(d, one_by_one(a.float(), b.float(), ends))
+
+
 def test_groups_in_a_cuda_graph():
     """A replay of a CUDA graph uses the offsets that are in memory then: the host reads none."""
     import codegen.torch as cgt

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import codegen
 from coordgraph import LaunchError
 from tests.codegen.torch.conftest import Make
 
@@ -65,6 +66,37 @@ def test_strides(torch: Any, make: Make, shapes: Any):
     for a in views(shapes[0]):
         for b in views(shapes[1]):
             compare(torch, cgt.grouped_mm(a, b, offs=offs), one_by_one(torch, a, b, offs), a, b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (lambda make: make(9, 8)[:, :5], lambda make: make(6, 5, 7)[::2, :, :4]),
+        (lambda make: make(9, 5), lambda make: make(6, 4, 7)[::2, :, :5].mT),
+        (lambda make: make(9, 5), lambda make: make(5, 4).expand(3, 5, 4)),
+        (lambda make: make(3, 4, 8)[:, :, :5], lambda make: make(9, 8)[:, :5].mT),
+        (lambda make: make(4, 12)[:, :9], lambda make: make(9, 8)[:, :5]),
+        (lambda make: make(9, 8)[:, :4].mT, lambda make: make(5, 12)[:, :9].mT),
+    ],
+)
+def test_gaps_are_read_in_place(
+    torch: Any, make: Make, monkeypatch: pytest.MonkeyPatch, a: Any, b: Any
+):
+    """Gaps between rows and between matrices are passed to the kernel, without a copy."""
+    import codegen.torch as cgt
+    from codegen.torch import launching
+
+    read = list[int]()
+
+    def grouped_matmul(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
+        read.extend(x.__array_interface__["data"][0] for x in (a, b))
+        return codegen.grouped_matmul(a, b, *rest, **options)
+
+    monkeypatch.setattr(launching, "grouped_matmul", grouped_matmul)
+    offs = torch.tensor(ENDS[0], dtype=torch.int32)
+    a, b = a(make).detach(), b(make).detach()
+    torch.testing.assert_close(cgt.grouped_mm(a, b, offs=offs), one_by_one(torch, a, b, offs))
+    assert sorted(read) == sorted((a.data_ptr(), b.data_ptr()))
 
 
 def test_a_batch_of_equal_groups(torch: Any, make: Make):
