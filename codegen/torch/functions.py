@@ -165,6 +165,7 @@ def addmm(
     input: Tensor,
     mat1: Tensor,
     mat2: Tensor,
+    out_dtype: torch.dtype | None = None,
     *,
     beta: float = 1,
     alpha: float = 1,
@@ -177,6 +178,10 @@ def addmm(
         input: (m, n), or a tensor that can be broadcast to (m, n), even if `beta` is 0. A single
             row is read in place; a single column is first copied to (m, n).
         mat1, mat2: (m, k) and (k, n).
+        out_dtype: the type of the result: None or the type of the factors, or torch.float32 for
+            factors of bf16 or f16, whose sums are then not rounded. `input` may hold `out_dtype`
+            or the type of the factors. A gradient is converted to the type of the factors before
+            it is multiplied.
         beta, alpha: the factors. If `beta` is 0, `input` is not read. If `alpha` is 0, `mat1` and
             `mat2` are not read.
         out: the tensor to which the result is copied, as for `matmul`; None makes a new tensor.
@@ -188,20 +193,27 @@ def addmm(
             the tensors, as for `matmul`.
     """
     if out is not None:
-        return _written(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha, invariant=invariant)
+        options: Any = {"beta": beta, "alpha": alpha, "invariant": invariant}
+        return _written(out, addmm, input, mat1, mat2, out_dtype=out_dtype, **options)
     check_dense("input mat1 mat2", input, mat1, mat2)
     # The defaults of alpha and beta are the integer 1, not 1.0: `torch.compile(dynamic=True)` would
     # make a float default an input of its graph.
-    return add_product(input, mat1, mat2, float(beta), float(alpha), invariant)
+    return add_product(input, mat1, mat2, float(beta), float(alpha), invariant, out_dtype)
 
 
 def bmm(
-    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, invariant: bool = False
+    input: Tensor,
+    mat2: Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: Tensor | None = None,
+    invariant: bool = False,
 ) -> Tensor:
     """`torch.bmm`: the products of two batches of equally many matrices, (l, m, k) and (l, k, n).
 
     Args:
         input, mat2: the batches.
+        out_dtype: the type of the result, as for `addmm`.
         out: the tensor to which the result is copied, as for `matmul`; None makes a new tensor.
         invariant: whether the bits of a row of the result must not depend on the other rows, as for
             `codegen.matmul`.
@@ -211,14 +223,14 @@ def bmm(
             the tensors, as for `matmul`.
     """
     if out is not None:
-        return _written(out, bmm, input, mat2, invariant=invariant)
+        return _written(out, bmm, input, mat2, out_dtype=out_dtype, invariant=invariant)
     check_dense("input mat2", input, mat2)
     if input.dim() != 3 or mat2.dim() != 3:
         raise LaunchError(
             f"input has {input.dim()} axes and mat2 {mat2.dim()}, but bmm needs three of each; use "
             "matmul for other shapes"
         )
-    return product(input, mat2, invariant)
+    return product(input, mat2, invariant, out_dtype)
 
 
 def grouped_mm(

@@ -28,9 +28,20 @@ def add_scaled_bias(acc: Any, alpha: Any, beta: Any, bias: Any) -> Any:
 
 
 def multiply(
-    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, invariant: bool = False
+    a: torch.Tensor,
+    b: torch.Tensor,
+    alpha: float = 1.0,
+    *,
+    invariant: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`alpha·A·B` of matrices, or of batches of equally many matrices, as a new tensor."""
+    """`alpha·A·B` of matrices, or of batches of equally many matrices, as a new tensor.
+
+    The result holds `dtype`, or the type of the factors if `dtype` is None.
+    """
+    if dtype not in (None, a.dtype):
+        out = a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
+        return launch(a, b, alpha=alpha, invariant=invariant, out=out)
     if not a.is_cuda:
         return launch(a, b, alpha=alpha, invariant=invariant)
     a, b = readable(a, by_rows=invariant), readable(b)
@@ -45,31 +56,39 @@ def multiply_and_add(
     alpha: float,
     *,
     invariant: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """`alpha·A·B + beta·C` of matrices, as a new tensor; C may need broadcasting to m x n.
+
+    The result holds `dtype`, or the type of the factors if `dtype` is None. C holds either type.
 
     C with one row is an operand of the epilogue, and is not expanded in memory. If `beta` is 0, C
     is not read, so its NaNs are not in the result. If `alpha` is 0, A and B are not read, as in
     BLAS and PyTorch.
     """
     m, n = a.shape[0], b.shape[1]
-    if alpha == 0:
-        return a.new_zeros(m, n) if beta == 0 else (c * beta).expand(m, n).contiguous()
+    dtype = dtype or a.dtype
+    if alpha == 0 and beta == 0:
+        return a.new_zeros(m, n, dtype=dtype)
     if beta == 0:
-        return multiply(a, b, alpha, invariant=invariant)
+        return multiply(a, b, alpha, invariant=invariant, dtype=dtype)
+    c = c if c.dtype is dtype else c.to(dtype)
+    if alpha == 0:
+        return (c * beta).expand(m, n).contiguous()
+    out = None if dtype is a.dtype else a.new_empty(m, n, dtype=dtype)
     if c.dim() < 2 or c.shape[0] == 1:
         whole = c.dim() == 1 and c.shape[0] == n
         bias = (c if whole else c.reshape(-1).expand(n)).contiguous()
         if alpha == beta == 1:
-            if not a.is_cuda:
-                return launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
+            if out is not None or not a.is_cuda:
+                return launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant, out=out)
             a, b = readable(a, by_rows=invariant), readable(b)
             return matmul(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
         factors: Any = {"alpha": alpha, "beta": beta, "invariant": invariant}
-        return launch(a, b, epilogue=add_scaled_bias, bias=bias, **factors)
+        return launch(a, b, epilogue=add_scaled_bias, bias=bias, out=out, **factors)
     c = c.expand(m, n)
     c = c if has_rows(c) else c.contiguous()
-    return launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant)
+    return launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant, out=out)
 
 
 def multiply_groups(

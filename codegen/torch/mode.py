@@ -126,6 +126,8 @@ class use_kernels(TorchFunctionMode):
         """
         if not kwargs.keys() <= OPTIONS:
             return False
+        if any(isinstance(x, torch.dtype) for x in args):  # `out_dtype`
+            return False
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         if not tensors:
             return False

@@ -26,7 +26,9 @@ TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """The element types that the operators accept. Kernels on GPUs refuse float32 and float64."""
 
 
-def _matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
+def _matmul(
+    a: Tensor, b: Tensor, invariant: bool = False, out_dtype: torch.dtype | None = None
+) -> Tensor:
     """`A·B` of matrices (m x k, k x n), or of batches (l x m x k, l x k x n).
 
     Args:
@@ -34,17 +36,25 @@ def _matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
         invariant: whether the bits of a row of the result must not depend on the other rows, as for
             `codegen.matmul`; the same holds for the gradient of A. The gradient of B is a sum over
             the rows of A, so it depends on all rows.
+        out_dtype: the type of the result: that of the factors or float32; None is the former.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
     _shape(a, b)
-    return multiply(a, b, invariant=invariant)
+    check_result(a, out_dtype)
+    return multiply(a, b, invariant=invariant, dtype=out_dtype)
 
 
 def _addmm(
-    c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, invariant: bool = False
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float,
+    alpha: float,
+    invariant: bool = False,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`alpha·A·B + beta·C` of matrices; C is m x n, or broadcast to it.
 
@@ -52,27 +62,28 @@ def _addmm(
         c, a, b: C, A and B.
         beta, alpha: the factors.
         invariant: whether the bits of a row of the result must not depend on the other rows of A.
+        out_dtype: the type of the result, as for `_matmul`. C may hold it, or the factors' type.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
-    _shape_of_sum(c, a, b)
-    return multiply_and_add(c, a, b, beta, alpha, invariant=invariant)
+    _shape_of_sum(c, a, b, out_dtype)
+    return multiply_and_add(c, a, b, beta, alpha, invariant=invariant, dtype=out_dtype)
 
 
 matmul = torch.library.custom_op(
     "coordgraph::matmul",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor a, Tensor b, bool invariant=False) -> Tensor",
+    schema="(Tensor a, Tensor b, bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
 )(_matmul)
 addmm = torch.library.custom_op(
     "coordgraph::addmm",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, bool invariant=False)"
-    " -> Tensor",
+    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, "
+    "bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
 )(_addmm)
 MATMUL = torch.ops.coordgraph.matmul.default
 ADDMM = torch.ops.coordgraph.addmm.default
@@ -98,7 +109,9 @@ def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
     raise LaunchError(f"a is {tuple(left)} and b is {tuple(right)}{fault}")
 
 
-def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
+def _shape_of_sum(
+    c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype | None
+) -> tuple[Any, ...]:
     """The shape of A·B + C.
 
     Raises:
@@ -108,7 +121,11 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
     if a.dim() != 2:
         raise LaunchError(f"a is {tuple(a.shape)}, but a matrix is needed; use bmm for a batch")
     shape = _shape(a, b)
-    check_types(a, c)
+    check_result(a, out_dtype)
+    if c.dtype is not out_dtype:
+        check_types(a, c)
+    elif c.device != a.device:
+        raise LaunchError(f"the tensors lie on {a.device} and {c.device}; move them to one device")
     if c.shape == shape[1:]:  # a bias: one element for each column
         return shape
     fits = zip(reversed(c.shape), reversed(shape), strict=False)
@@ -118,6 +135,16 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
             "a tensor of this shape or one with extents of 1"
         )
     return shape
+
+
+def check_result(a: Tensor, out_dtype: torch.dtype | None) -> None:
+    """Raise LaunchError unless products of `a` can have results of the type `out_dtype`."""
+    wide = out_dtype is torch.float32 and a.dtype in (torch.bfloat16, torch.float16)
+    if not (wide or out_dtype in (None, a.dtype)):
+        raise LaunchError(
+            f"out_dtype = {out_dtype}, but the factors hold {a.dtype}; leave out out_dtype, or "
+            "pass torch.float32 for factors of bf16 or f16"
+        )
 
 
 def check_types(a: Tensor, other: Tensor) -> None:
@@ -145,15 +172,25 @@ def _others(kind: torch.dtype) -> str:
 
 
 @matmul.register_fake
-def _(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
-    return a.new_empty(_shape(a, b))
+def _(
+    a: Tensor, b: Tensor, invariant: bool = False, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    shape = _shape(a, b)
+    check_result(a, out_dtype)
+    return a.new_empty(shape, dtype=out_dtype)
 
 
 @addmm.register_fake
 def _(
-    c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, invariant: bool = False
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float,
+    alpha: float,
+    invariant: bool = False,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return a.new_empty(_shape_of_sum(c, a, b))
+    return a.new_empty(_shape_of_sum(c, a, b, out_dtype), dtype=out_dtype)
 
 
 def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
@@ -169,23 +206,26 @@ def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad`; None for a factor that needs none.
 
-    The gradient of B has the layout of B, so that PyTorch need not transpose the gradient of a
-    linear layer's weight, whose transpose is B.
+    `grad` is converted to the type of the factors. The gradient of B has the layout of B, so that
+    PyTorch need not transpose the gradient of a linear layer's weight, whose transpose is B.
     """
     a, b = ctx.saved_tensors
     of_b = None
+    for factor in (a, b):
+        if factor is not None and factor.dtype is not grad.dtype:
+            grad = grad.to(factor.dtype)
     if a is not None:
         of_b = product(grad.mT, a, False).mT if ctx.columns else product(a.mT, grad, False)
     return None if b is None else product(grad, b.mT, ctx.invariant), of_b
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, ctx.invariant = inputs
+    a, b, ctx.invariant, *_ = inputs
     _save(ctx, a, b, ctx.needs_input_grad[:2])
 
 
 def _gradients_of_matmul(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return (*_gradients(ctx, grad), None)
+    return (*_gradients(ctx, grad), None, None)
 
 
 def _tangents_of_matmul(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> Tensor | None:
@@ -208,8 +248,8 @@ plain: neither of a subclass nor sparse, traced or transformed."""
 
 
 def _setup_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    c, a, b, ctx.beta, ctx.alpha, ctx.invariant = inputs
-    ctx.shape = c.shape
+    c, a, b, ctx.beta, ctx.alpha, ctx.invariant, *_ = inputs
+    ctx.shape, ctx.dtype = c.shape, c.dtype
     _save(ctx, a, b, ctx.needs_input_grad[1:3])
 
 
@@ -217,15 +257,16 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     of_c = None
     if ctx.needs_input_grad[0]:
         of_c = grad.sum_to_size(ctx.shape)
-        of_c = of_c if ctx.beta == 1 else of_c * ctx.beta
+        of_c = (of_c if ctx.beta == 1 else of_c * ctx.beta).to(ctx.dtype)
     factors = _gradients(ctx, grad if ctx.alpha == 1 else grad * ctx.alpha)
-    return (of_c, *factors, None, None, None)
+    return (of_c, *factors, None, None, None, None)
 
 
 def _tangents_of_addmm(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> Tensor | None:
     """The tangent of `alpha·A·B + beta·C`."""
     _, a, b, beta, alpha, *options = arguments
     of_c, *of_factors = tangents[:3]
+    of_c = None if of_c is None else of_c.to((*options, None)[1] or a.dtype)
     found = _tangents_of_matmul((a, b, *options), tuple(of_factors)) if alpha else None
     if of_c is None or beta == 0:
         return found if found is None or alpha == 1 else found * alpha
@@ -266,16 +307,21 @@ for _device in DEVICES:
 
 @matmul.register_vmap
 def _(
-    info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor, invariant: bool = False
+    info: Any,
+    in_dims: tuple[Any, ...],
+    a: Tensor,
+    b: Tensor,
+    invariant: bool = False,
+    out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, int]:
     of_a, of_b, *_ = in_dims
     if of_b is None and b.dim() == 2:  # all products share B: stack the rows of A in one product
         rows = a.movedim(of_a, 0)
-        return MATMUL(rows.flatten(0, 1), b, invariant).unflatten(0, rows.shape[:2]), 0
+        return MATMUL(rows.flatten(0, 1), b, invariant, out_dtype).unflatten(0, rows.shape[:2]), 0
     a, b = in_front(a, of_a, info.batch_size), in_front(b, of_b, info.batch_size)
     if a.dim() == 3:
-        return MATMUL(a, b, invariant), 0
-    flat = MATMUL(a.flatten(0, 1), b.flatten(0, 1), invariant)
+        return MATMUL(a, b, invariant, out_dtype), 0
+    flat = MATMUL(a.flatten(0, 1), b.flatten(0, 1), invariant, out_dtype)
     return flat.unflatten(0, a.shape[:2]), 0
 
 
@@ -289,13 +335,17 @@ def _(
     beta: float,
     alpha: float,
     invariant: bool = False,
+    out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
     a, b = in_front(a, of_a, info.batch_size), in_front(b, of_b, info.batch_size)
-    product = MATMUL(a, b, invariant) * alpha if alpha else a.new_zeros(*a.shape[:2], b.shape[2])
+    if alpha:
+        product = MATMUL(a, b, invariant, out_dtype) * alpha
+    else:
+        product = a.new_zeros(*a.shape[:2], b.shape[2], dtype=out_dtype)
     if beta == 0:
         return product, 0
     c = in_front(c, of_c, info.batch_size)
     while c.dim() < 3:
         c = c.unsqueeze(1)
-    return product + c * beta, 0
+    return product + c.to(product.dtype) * beta, 0

@@ -95,6 +95,23 @@ def one_by_one(a: Any, b: Any, ends: list[int]) -> Any:
     return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", [(264, 136), (136,)])
+def test_out_dtype(shape: tuple[int, ...], dtype: str):
+    """Sums in f32 are not rounded to the type of the factors; PyTorch's function agrees."""
+    import codegen.torch as cgt
+
+    c, a, b = normal(*shape, dtype=getattr(torch, dtype)), normal(264, 72), normal(72, 136)
+    d = cgt.addmm(c, a, b, torch.float32, beta=0.5)
+    exact = torch.addmm(c.double(), a.double(), b.double(), beta=0.5)
+    torch.testing.assert_close(d.double(), exact, atol=1e-3, rtol=1e-4)
+    assert [x.dtype for x in torch.autograd.grad(d.sum(), (c, a))] == [c.dtype, a.dtype]
+    if hasattr(torch.ops.aten.addmm, "dtype"):
+        with torch.no_grad():
+            right = torch.addmm(c, a, b, torch.float32, beta=0.5)
+        torch.testing.assert_close(d.detach(), right, atol=1e-3, rtol=1e-4)
+
+
 @pytest.mark.parametrize("k", [256, 136, 70])
 @pytest.mark.parametrize("divided", ["rows", "columns", "terms"])
 def test_groups(divided: str, k: int):
