@@ -85,11 +85,14 @@ class _Call:
 
     Args:
         keys: the dispatch keys of the call.
+        recorded, forward: whether gradients are recorded, and whether tangents are computed.
         arguments, result: all arguments and what the operator returned. Both are removed at the end
             of the call, so that contexts of the backward pass keep no tensors by them.
     """
 
     keys: Any
+    recorded: bool
+    forward: bool
     arguments: tuple[Any, ...]
     result: Any = None
 
@@ -104,11 +107,11 @@ def differentiable(op: Any, derivatives: Derivatives) -> None:
 
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, call = given
-        # PyTorch disabled both modes for this level; the levels below need them.
+        # PyTorch disabled both modes for this level; the levels below have those of the call.
         with (
             torch._C._AutoDispatchBelowAutograd(),
-            torch.enable_grad(),
-            _forward_mode._set_fwd_grad_enabled(True),
+            torch.set_grad_enabled(call.recorded),
+            _forward_mode._set_fwd_grad_enabled(call.forward),
         ):
             found = op.redispatch(call.keys & torch._C._after_autograd_keyset, *arguments)
         if isinstance(found, Tensor) and found._is_view():
@@ -149,7 +152,8 @@ def differentiable(op: Any, derivatives: Derivatives) -> None:
 
     def kernel(keys: Any, *arguments: Any) -> Any:
         arguments = (*arguments, *defaults[len(arguments) :])  # the dispatcher leaves out defaults
-        call = _Call(keys, arguments)
+        modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+        call = _Call(keys, *modes, arguments)
         with _inside_transforms():
             try:
                 return apply(*arguments, call)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from codegen.torch.activated import activated_product
 from codegen.torch.arguments import check_dense
-from codegen.torch.direct import cast
+from codegen.torch.direct import DEVICES, cast
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
 from coordgraph import LaunchError
@@ -29,7 +29,7 @@ def _as_multiplied(x: Tensor) -> Tensor:
     gradients would otherwise be computed in the type of `x`: PyTorch has no sum of float8.
     """
     device = x.device.type
-    enabled = torch.is_autocast_enabled(device)
+    enabled = device in DEVICES and torch.is_autocast_enabled(device)
     return cast(x, torch.get_autocast_dtype(device), device) if enabled else x
 
 

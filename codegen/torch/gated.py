@@ -61,7 +61,9 @@ def gated(
         )
     given = [x for x in (input, weight, bias) if x is not None]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-    rows = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+    rows = input if input.dim() == 2 else input.unsqueeze(0)
+    if input.dim() > 2:
+        rows = input.flatten(0, -2)
     if recorded and not recompute:
         d, _ = gated_product_with_sums(rows, weight.t(), bias, activation, invariant)
     else:

@@ -8,12 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["in_front", "one_by_one"]
+__all__ = ["in_front", "one_by_one", "without_axis"]
 
 
 def in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
     """`x` with vmap's axis, of extent `count`, in front; if `axis` is None, `x` is expanded."""
     return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
+
+
+def without_axis(x: Tensor, axis: int | None) -> Tensor:
+    """A tensor with the shape that `x` has for each index of vmap's axis; its elements may differ.
+
+    `axis` is None if vmap maps no axis of `x`.
+    """
+    if axis is None:
+        return x
+    return x.select(axis, 0) if x.shape[axis] else x.new_empty(x.movedim(axis, 0).shape[1:])
 
 
 def one_by_one(op: Any) -> Callable[..., Any]:
@@ -24,7 +34,7 @@ def one_by_one(op: Any) -> Callable[..., Any]:
         count = info.batch_size
         if not count:  # the shapes and types of the results are those of any other call
             arguments = tuple(
-                x if axis is None else x.new_zeros(1, *x.movedim(axis, 0).shape[1:])
+                x if axis is None else torch.zeros_like(without_axis(x, axis)).unsqueeze(0)
                 for x, axis in zip(arguments, axes, strict=True)
             )
             axes = tuple(None if axis is None else 0 for axis in axes)

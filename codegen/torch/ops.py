@@ -17,7 +17,7 @@ from torch import Tensor
 from codegen.torch.derivatives import Derivatives, differentiable, total
 from codegen.torch.direct import DEVICES, cast, direct
 from codegen.torch.launching import multiply, multiply_and_add
-from codegen.torch.mapping import in_front
+from codegen.torch.mapping import in_front, without_axis
 from coordgraph import LaunchError
 
 __all__ = ["add_product", "cast_inputs", "check_types", "product"]
@@ -338,6 +338,8 @@ def _(
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
+    first = without_axis(c, of_c), without_axis(a, of_a), without_axis(b, of_b)
+    _shape_of_sum(*first, out_dtype)
     a, b = in_front(a, of_a, info.batch_size), in_front(b, of_b, info.batch_size)
     if alpha:
         product = MATMUL(a, b, invariant, out_dtype) * alpha

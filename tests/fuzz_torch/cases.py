@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from random import Random
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import codegen.torch as cgt
+from tests.fuzz_torch import references
 from tests.fuzz_torch.tensors import DTYPES, OTHER_DTYPES, Drawn, extent
+from tests.fuzz_torch.transforms import TRANSFORMS
 
-__all__ = ["Case", "Way", "case", "one_by_one"]
+__all__ = ["Case", "Way", "case"]
 
 Shape = tuple[int, ...]
 
@@ -29,12 +32,14 @@ class Way:
         autocast: the type to which a region of autocast casts, or None.
         recorded: whether gradients are recorded; False is `torch.no_grad()`.
         out: whether the result is written to `out`.
+        transform: the transform of `torch.func` in which the function is called, or None.
     """
 
     kernels: bool = False
     autocast: torch.dtype | None = None
     recorded: bool = True
     out: bool = False
+    transform: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class Case:
         way: gradients, autocast and other circumstances of the call.
         ends: for each group of `grouped_mm`, the end of its range of rows, columns or k; None
             without groups.
+        targets: the classes of the rows, of `cross_entropy`; None for other functions.
+        bound: the function of absolute values of the tensors to which rounding errors are relative;
+            None is `exact`.
     """
 
     name: str
@@ -60,32 +68,19 @@ class Case:
     options: dict[str, Any]
     way: Way
     ends: tuple[int, ...] | None = None
+    targets: tuple[int, ...] | None = None
+    bound: Callable[..., Tensor] | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a tensor lies on another device, so that the call must be refused."""
+        return any(x.elsewhere for x in self.tensors)
 
     def __str__(self) -> str:
         rest = [f"{name}={x}" for name, x in self.options.items()]
         rest += [f"offs={list(self.ends)}"] if self.ends is not None else []
+        rest += [f"targets={list(self.targets)}"] if self.targets is not None else []
         return f"{self.name}({', '.join([*map(str, self.tensors), *rest])}), {self.way}"
-
-
-def one_by_one(a: Tensor, b: Tensor, offs: Tensor | None = None) -> Tensor:
-    """`grouped_mm` as one product after another; elements of D that belong to no group are 0."""
-    if offs is None:
-        return a @ b
-    if a.dim() == 3:
-        return one_by_one(b.mT, a.mT, offs).mT
-    ends = offs.tolist()
-    spans = list(zip([0, *ends], ends, strict=False))
-    if b.dim() == 2:
-        parts = [a[:, first:end] @ b[first:end] for first, end in spans]
-        return torch.stack(parts) if parts else a.new_zeros(0, a.shape[0], b.shape[1])
-    parts = [a[first:end] @ b[group] for group, (first, end) in enumerate(spans)]
-    left = a.shape[0] - (ends[-1] if ends else 0)
-    return torch.cat([*parts, a.new_zeros(left, b.shape[-1])])
-
-
-def _exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    d = torch.matmul(x, weight if weight.dim() == 1 else weight.t())
-    return d if bias is None else d + bias
 
 
 def _batch(draw: Random) -> Shape:
@@ -134,6 +129,18 @@ def _grouped(draw: Random) -> tuple[Shape, ...]:
     return ((groups,) if a == 3 else ()) + (m, k), ((groups,) if b == 3 else ()) + (k, n)
 
 
+def _gated(draw: Random) -> tuple[Shape, ...]:
+    n, k, rows = extent(draw), extent(draw), tuple(extent(draw) for _ in range(draw.randint(0, 3)))
+    rows = tuple(min(x, 9) for x in rows)
+    return ((*rows, k), (2 * n, k), *([(2 * n,)] * draw.choice((0, 1))))
+
+
+def _cross_entropy(draw: Random) -> tuple[Shape, ...]:
+    rows = tuple(min(extent(draw), 9) for _ in range(draw.randint(0, 2)))
+    k, classes = extent(draw), extent(draw)
+    return (*rows, k), (classes, k)
+
+
 FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
     "matmul": (cgt.matmul, torch.matmul, _matmul),
     "mm": (cgt.matmul, torch.mm, _mm),
@@ -141,8 +148,16 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
     "addmm": (cgt.addmm, torch.addmm, _addmm),
     "bmm": (cgt.bmm, torch.bmm, _bmm),
     "grouped_mm": (cgt.grouped_mm, F.grouped_mm, _grouped),
+    "gated": (cgt.gated, references.gated, _gated),
+    "cross_entropy": (cgt.cross_entropy, references.cross_entropy, _cross_entropy),
 }
-WEIGHTS = (5, 1, 4, 4, 2, 3)
+WEIGHTS = (5, 1, 4, 4, 2, 3, 3, 3)
+EXACT: dict[str, Any] = {"grouped_mm": references.one_by_one, "linear": references.linear}
+NONLINEAR = ("gated", "cross_entropy")
+"""Functions whose absolute values do not bound rounding errors of second derivatives."""
+NAMESAKES = ("matmul", "mm", "linear", "addmm", "bmm", "grouped_mm")
+"""Functions that `use_kernels` replaces."""
+IGNORED = -100
 WRONG = 0.06
 """Probability that one tensor of a call has a wrong shape; also that one has another type.
 
@@ -171,11 +186,14 @@ def case(seed: int, number: int) -> Case:
     tensors = tuple(
         Drawn.of(draw, tuple(shape), kind) for shape, kind in zip(shapes, dtypes, strict=True)
     )
-    options: dict[str, Any] = {}
-    if name == "addmm":
-        factors = (0, 1, 1, 2, -0.5, 0.0)
-        chosen = {"beta": draw.choice(factors), "alpha": draw.choice(factors)}
-        options = {x: y for x, y in chosen.items() if draw.random() < 0.7}
+    # PyTorch computes "mm" of tensors on several devices, and has no sparse ones on "meta".
+    mixes = name != "mm" and all(x.kind != "sparse" for x in tensors)
+    if draw.random() < WRONG / 2 and mixes:
+        number = draw.randrange(len(tensors))
+        tensors = tuple(replace(x, elsewhere=n == number) for n, x in enumerate(tensors))
+    if name in NONLINEAR:  # infinite values become NaN in one formula, and 0 in another
+        tensors = tuple(replace(x, seed=x.seed | 1) for x in tensors)
+    options = _options(name, draw)
     ends = None
     if name == "grouped_mm":
         a, b = (drawn.shape for drawn in tensors)
@@ -185,12 +203,50 @@ def case(seed: int, number: int) -> Case:
         if len(a) == len(b) == 3 and draw.random() < 0.95:
             ends = None
     autocast = draw.choice((torch.bfloat16, torch.float16)) if draw.random() < 0.15 else None
-    way = Way(
-        name == "mm" or draw.random() < 0.3, autocast, draw.random() < 0.9, _has_out(name, draw)
+    targets = None
+    if name == "cross_entropy":
+        rows, classes = shapes[0][:-1], shapes[1][0] if shapes[1] else 0
+        choices = [IGNORED, *range(classes)]
+        targets = tuple(
+            draw.choice(choices if draw.random() < 0.8 else choices[:1]) for _ in range(prod(rows))
+        )
+    mixed = any(x.elsewhere for x in tensors)
+    transform = draw.choice(list(TRANSFORMS)) if not mixed and draw.random() < 0.2 else None
+    kernels = name == "mm" or (not mixed and name in NAMESAKES and draw.random() < 0.3)
+    recorded = draw.random() < 0.9
+    if transform in ("jvp", "vjp") and name in NONLINEAR:
+        recorded = False
+    out = not mixed and transform is None and _has_out(name, draw)
+    return Case(
+        name,
+        ours,
+        theirs,
+        EXACT.get(name, theirs),
+        tensors,
+        options,
+        Way(kernels, autocast, recorded, out, transform),
+        ends,
+        targets,
+        references.bound_of_losses if name == "cross_entropy" else None,
     )
-    exact = {"grouped_mm": one_by_one, "linear": _exact_linear}.get(name, theirs)
-    return Case(name, ours, theirs, exact, tensors, options, way, ends)
+
+
+def _options(name: str, draw: Random) -> dict[str, Any]:
+    """Arguments that are no tensors; some of them are left out at random."""
+    if name == "addmm":
+        factors = (0, 1, 1, 2, -0.5, 0.0)
+        chosen = {"beta": draw.choice(factors), "alpha": draw.choice(factors)}
+        return {x: y for x, y in chosen.items() if draw.random() < 0.7}
+    if name == "gated":
+        chosen = {
+            "activation": draw.choice(list(references.ACTIVATIONS)),
+            "recompute": draw.random() < 0.5,
+        }
+        return {x: y for x, y in chosen.items() if draw.random() < 0.7}
+    if name == "cross_entropy":
+        return {"ignore_index": IGNORED, "reduction": draw.choice(("mean", "sum", "none"))}
+    return {}
 
 
 def _has_out(name: str, draw: Random) -> bool:
-    return name not in ("linear", "grouped_mm") and draw.random() < 0.08
+    return name in ("matmul", "mm", "addmm", "bmm") and draw.random() < 0.08

@@ -99,6 +99,7 @@ class Drawn:
         view: makes the view of the leaf.
         gradient: whether the leaf requires a gradient.
         seed: the seed of the random values.
+        elsewhere: whether the leaf lies on another device than the other tensors of the call.
     """
 
     shape: tuple[int, ...]
@@ -108,6 +109,7 @@ class Drawn:
     view: Callable[[Tensor], Tensor]
     gradient: bool
     seed: int
+    elsewhere: bool = False
 
     @classmethod
     def of(cls, draw: Random, shape: tuple[int, ...], dtype: torch.dtype) -> Drawn:
@@ -123,9 +125,12 @@ class Drawn:
         values = torch.randn(self.base, generator=random, dtype=torch.float64)
         if self.seed % 16 == 0 and values.numel():
             values.view(-1)[self.seed % values.numel()] = float("inf")
+        if self.elsewhere:
+            device = "cpu" if device == "cuda" else "meta"
         made = values.bool() if self.dtype is torch.bool else values.to(self.dtype)
         return made.to(device).requires_grad_(self.gradient and made.dtype.is_floating_point)
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
-        return f"{list(self.shape)} {kind} {self.kind}{' with gradient' * self.gradient}"
+        rest = " with gradient" * self.gradient + " elsewhere" * self.elsewhere
+        return f"{list(self.shape)} {kind} {self.kind}{rest}"

@@ -8,6 +8,7 @@ import warnings
 from contextlib import ExitStack
 from enum import StrEnum
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ import codegen.torch as cgt
 from coordgraph import CoordGraphError
 from tests.fuzz_torch.cases import Case
 from tests.fuzz_torch.tensors import DTYPES
+from tests.fuzz_torch.transforms import transformed
 
 __all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
 
@@ -40,7 +42,7 @@ class Outcome(StrEnum):
 
 FINDINGS = tuple(Outcome)[4:]
 """The outcomes of a comparison that show a defect of coordgraph."""
-ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
+ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give|join|compute)\b")
 """Each error message has one of these words, because the message must say what to do instead."""
 
 
@@ -77,12 +79,26 @@ def attempt(case: Case, device: str = "cpu") -> Result:
     """Call coordgraph and PyTorch; compare their results with each other and with float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # No operator has to be called in a loop by vmap itself, which is slow.
+        warnings.filterwarnings("error", "There is a performance drop", UserWarning)
+        if case.elsewhere:
+            return _refused(_run(case, device, ours=True))
         theirs, ours = _run(case, device, ours=False), _run(case, device, ours=True)
         if ours.changed:
             return Result(Outcome.CHANGED)
         if ours.error is not None or theirs.error is not None:
             return _compare_errors(case, device, ours, theirs)
         return _compare(case, device, ours, theirs)
+
+
+def _refused(ours: Ran) -> Result:
+    """Judge a call with tensors on several devices, which must be refused with advice."""
+    if ours.error is None:
+        return Result(Outcome.TOO_LAX, "tensors on several devices")
+    if not isinstance(ours.error, CoordGraphError):
+        return Result(Outcome.FOREIGN, "".join(traceback.format_exception(ours.error)[-6:]))
+    advised = ADVICE.search(str(ours.error))
+    return Result(Outcome.BOTH_REFUSED if advised else Outcome.WORDLESS, str(ours.error))
 
 
 def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
@@ -109,8 +125,14 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
     unread = device == "cuda" and case.name == "addmm" and case.options.get("beta") == 0
     # PyTorch accepts some calls with unlike types if a tensor has no elements.
     unlike = len({x.dtype for x in case.tensors}) > 1
-    known = any(x.dtype not in DTYPES or x.kind == "sparse" for x in case.tensors) or (
-        device == "cuda" and any(x.dtype in (torch.float32, torch.float64) for x in case.tensors)
+    no_tangent = case.name == "cross_entropy" and case.way.transform == "jvp"
+    known = (
+        no_tangent
+        or any(x.dtype not in DTYPES or x.kind == "sparse" for x in case.tensors)
+        or (
+            device == "cuda"
+            and any(x.dtype in (torch.float32, torch.float64) for x in case.tensors)
+        )
     )
     return Result(
         Outcome.REFUSED if known or unlike or unread else Outcome.TOO_STRICT, str(ours.error)
@@ -123,6 +145,11 @@ def _arguments(case: Case, device: str) -> _Arguments:
     options = dict(case.options)
     if case.ends is not None:
         options["offs"] = torch.tensor(case.ends, dtype=torch.int32, device=device)
+    if case.targets is not None:
+        rows = case.tensors[0].shape[:-1]
+        targets = torch.tensor(case.targets, dtype=torch.int64, device=device)
+        fits = prod(rows) == len(case.targets)
+        options["targets"] = targets.reshape(rows) if fits else targets
     return _Arguments(leaves, views, options)
 
 
@@ -146,12 +173,12 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
                 shape = _result_shape(case, device)
                 kind = given.views[-1].dtype
                 given.options["out"] = torch.full(shape, 7, dtype=kind, device=device)
-            d = function(*given.views, **given.options)
+            d = _call(case, function, given.views, given.options)
             if case.way.out and d is not given.options["out"]:
                 return Ran(None, error=AssertionError("the result is not `out`"))
         except Exception as error:
             return Ran(None, error=error)
-    changed = any(
+    changed = not case.elsewhere and any(
         not torch.equal(*(z.detach().reshape(-1).view(torch.uint8) for z in (x, y)))
         for x, y in zip(given.leaves, before, strict=True)
     )
@@ -159,6 +186,11 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
         return Ran(d.detach(), _gradients(case, d, given.leaves), None, changed)
     except Exception as error:
         return Ran(None, error=error)
+
+
+def _call(case: Case, function: Any, views: list[Tensor], options: dict[str, Any]) -> Tensor:
+    """Call a function in the transform of the case."""
+    return transformed(case.way.transform, function, views, case.tensors[0].seed, **options)
 
 
 def _asserts(case: Case, device: str) -> bool:
@@ -184,14 +216,17 @@ def _result_shape(case: Case, device: str) -> Any:
 
 
 def _gradients(case: Case, d: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...] | None:
+    wanting = [leaf for leaf in leaves if leaf.requires_grad]
     if not d.requires_grad:
-        return None
+        # Tangents of PyTorch also have gradients with respect to what they do not depend on.
+        of_transform = case.way.transform is not None and case.way.recorded
+        return tuple(map(torch.zeros_like, wanting)) if of_transform else None
     random = torch.Generator().manual_seed(case.tensors[0].seed)
     grad = torch.randn(d.shape, generator=random, dtype=torch.float64).to(d.dtype).to(d.device)
     if case.tensors[0].seed % 3 == 0:
         grad = grad.mT.contiguous().mT if d.dim() > 1 else grad
-    wanting = [leaf for leaf in leaves if leaf.requires_grad]
-    return torch.autograd.grad(d, wanting, grad)
+    unused = {"materialize_grads": True} if case.way.transform else {}
+    return torch.autograd.grad(d, wanting, grad, **unused)
 
 
 def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
@@ -214,12 +249,14 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
                 )
         if (ours.gradients is None) != (theirs.gradients is None):
             return Result(Outcome.UNLIKE, f"has gradients: {ours.gradients is not None}")
-        if theirs.d.is_contiguous() and not ours.d.is_contiguous():
+        plain = case.way.transform is None
+        if plain and theirs.d.is_contiguous() and not ours.d.is_contiguous():
             return Result(Outcome.UNLIKE, f"strides {ours.d.stride()}, not {theirs.d.stride()}")
     if not ours.d.is_floating_point() or any(x.kind == "sparse" for x in case.tensors):
         return _compare_foreign(ours, theirs)
     exact, size = (_exact(case, ours.d.dtype, absolute=x) for x in (False, True))
     types = [ours.d.dtype, *(x.dtype for x in case.tensors)]
+    types += [case.way.autocast] if case.way.autocast else []
     eps = max(torch.finfo(x).eps for x in types if x.is_floating_point)
     found = _first_wrong(ours.d, exact.d, size.d, eps)
     if found:
@@ -271,7 +308,8 @@ def _exact(case: Case, dtype: torch.dtype, *, absolute: bool) -> Ran:
         for name, x in given.options.items()
     }
     with torch.set_grad_enabled(case.way.recorded and not case.way.out):
-        d = case.exact(*views, **options)
+        function = (absolute and case.bound) or case.exact
+        d = _call(case, function, views, options)
     wanting = [leaf for leaf in leaves if leaf.requires_grad]
     if not d.requires_grad:
         return Ran(d, tuple(torch.zeros_like(leaf) for leaf in wanting))

@@ -62,3 +62,34 @@ def test_use_kernels_leaves_calls_without_tensors_to_pytorch(torch: Any):
 
     with cgt.use_kernels(), pytest.raises(TypeError, match="must be Tensor"):
         torch.matmul(1, 2)
+
+
+def test_products_without_k(torch: Any, make: Make):
+    """`gated` of several axes of rows takes k = 0, whose product is zero."""
+    import codegen.torch as cgt
+
+    bias = make(6)
+    d = cgt.gated(make(2, 5, 0), make(6, 0), bias)
+    torch.testing.assert_close(d, cgt.gated(make(2, 5, 4) * 0, make(6, 4), bias))
+
+
+def test_broadcast_tensors_without_memory(torch: Any, make: Make):
+    """Tensors of the device "meta", for which there is no autocast, are broadcast."""
+    import codegen.torch as cgt
+
+    a, b = make(2, 1, 5, 8).to("meta"), make(3, 8, 6)
+    assert cgt.matmul(a, b.to("meta")).shape == (2, 3, 5, 6)
+    with pytest.raises(LaunchError, match="lie on meta and cpu; move them"):
+        cgt.matmul(a, b)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0}, {"beta": 0}])
+def test_vmap_checks_what_is_not_read(torch: Any, make: Make, options: Any):
+    """With a factor of 0, vmap of `addmm` still refuses shapes that do not fit."""
+    import codegen.torch as cgt
+
+    c, a, b = make(3, 5, 6), make(3, 5, 8), make(3, 8, 6)
+    wrong = (c[:, :4], a, b) if "beta" in options else (c, a, b[:, :7])
+    with pytest.raises(LaunchError, match="pass"):
+        torch.vmap(lambda *x: cgt.addmm(*x, **options))(*wrong)
+    assert torch.vmap(lambda *x: cgt.addmm(*x, **options))(c, a, b).shape == c.shape

@@ -253,6 +253,18 @@ def test_vmap_of_nothing(torch: Any, make: Make):
     assert mapped(make(0, 5, 3).detach()).shape == (0, 5, 4)
 
 
+def test_tangents_without_gradients(torch: Any, make: Make):
+    """Under `no_grad`, a tangent of tensors that require gradients requires none."""
+    import codegen.torch as cgt
+
+    a, b = make(4, 3), make(3, 2)
+    with torch.no_grad():
+        found = torch.func.jvp(cgt.matmul, (a, b), (a.cos(), b.cos()))
+    assert not any(x.requires_grad for x in found)
+    found = torch.func.jvp(cgt.matmul, (a, b), (a.cos(), b.cos()))
+    assert all(x.requires_grad for x in found)
+
+
 def test_no_context_keeps_a_tensor(torch: Any, make: Make):
     """A tensor that the gradients do not need is freed before the backward pass."""
     c = make(4, 2).detach()
