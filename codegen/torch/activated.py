@@ -14,6 +14,13 @@ from torch import Tensor
 
 from codegen.call.matmul import matmul
 from codegen.torch.activations import ACTIVATIONS
+from codegen.torch.derivatives import (
+    Derivatives,
+    differentiable,
+    in_forward_mode,
+    refused,
+    total,
+)
 from codegen.torch.direct import DEVICES
 from codegen.torch.host import on_host
 from codegen.torch.launching import has_rows, launch
@@ -208,7 +215,37 @@ def _gradients(
     )
 
 
-activated_with_sums_op.register_autograd(_gradients, setup_context=_setup)
+def _tangents(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The tangents of `activated_with_sums`."""
+    a, b, bias, activation, invariant = arguments
+    of_a, of_b, of_bias = tangents[:3]
+    of_sums = total(
+        (
+            None if of_a is None else product(of_a, b, invariant),
+            None if of_b is None else product(a, of_b, invariant),
+        )
+    )
+    if of_bias is not None:
+        of_sums = of_bias.expand(a.shape[0], -1) if of_sums is None else of_sums + of_bias
+    if of_sums is None:
+        return None, None
+    before = product(a, b, invariant)
+    before = before if bias is None else before + bias
+    return ACTIVATIONS[activation].torch_gradient(of_sums, before), of_sums
+
+
+differentiable(ACTIVATED_WITH_SUMS, Derivatives(_setup, _gradients, _tangents))
+differentiable(
+    ACTIVATED,
+    refused("the operator activated", "call activated_with_sums, which keeps what gradients need"),
+)
+differentiable(
+    GRADIENT,
+    refused(
+        "the operator activated_gradient",
+        "call linear without activation, and apply PyTorch's activation to its result",
+    ),
+)
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
     for _op in (ACTIVATED, ACTIVATED_WITH_SUMS):
@@ -221,6 +258,6 @@ def activated_product(
 ) -> Tensor:
     """`act(A·B + bias)` of matrices, with gradients; the sums are stored only for a gradient."""
     given = [x for x in (a, b, bias) if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+    if in_forward_mode() or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
         return ACTIVATED_WITH_SUMS(a, b, bias, activation, invariant)[0]
     return ACTIVATED(a, b, bias, activation, invariant)

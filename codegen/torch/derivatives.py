@@ -17,7 +17,14 @@ from torch import Tensor
 
 from coordgraph import LaunchError
 
-__all__ = ["Derivatives", "differentiable", "is_differentiated", "refused", "total"]
+__all__ = [
+    "Derivatives",
+    "differentiable",
+    "in_forward_mode",
+    "is_differentiated",
+    "refused",
+    "total",
+]
 
 KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradMeta")
 """The dispatch keys for which `differentiable` registers autograd kernels."""
@@ -70,7 +77,12 @@ def is_differentiated() -> bool:
 
     In a backward pass this is the case if the gradients will be differentiated again.
     """
-    return torch.is_grad_enabled() or _forward_mode._current_level >= 0
+    return torch.is_grad_enabled() or in_forward_mode()
+
+
+def in_forward_mode() -> bool:
+    """Whether tangents may be computed: inside `torch.func.jvp` or `forward_ad.dual_level`."""
+    return _forward_mode._current_level >= 0
 
 
 def total(terms: Sequence[Tensor | None]) -> Tensor | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.derivatives import differentiable, refused
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.launching import launch
 from coordgraph import LaunchError
@@ -264,7 +265,13 @@ scaled_mm_op = torch.library.custom_op(
     schema="(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, "
     "ScalarType output_dtype) -> Tensor",
 )(_scaled_mm)
-_product = direct(torch.ops.coordgraph.scaled_mm.default, 5, _scaled_mm, casts=False)
+SCALED_MM = torch.ops.coordgraph.scaled_mm.default
+DERIVATIVES = refused(
+    "scaled_mm",
+    "multiply tensors of a wider type by codegen.torch.matmul where gradients are needed",
+)
+differentiable(SCALED_MM, DERIVATIVES)
+_product = direct(SCALED_MM, 5, _scaled_mm, DERIVATIVES, casts=False)
 
 
 @scaled_mm_op.register_fake

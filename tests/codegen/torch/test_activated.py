@@ -49,6 +49,28 @@ def test_gradcheck(activation: str):
     assert torch.autograd.gradgradcheck(function, given)
 
 
+@every_activation
+@pytest.mark.parametrize("biased", [False, True])
+def test_tangents_and_gradients_of_functions(activation: str, biased: bool):
+    """`torch.func.jvp` and `torch.func.grad` agree with PyTorch's functions."""
+    given = tuple(x.detach() for x in (draw(4, 5), draw(3, 5), draw(3))[: 2 + biased])
+    along = tuple(torch.ones_like(x) for x in given)
+
+    def ours(*given: Any) -> Any:
+        return cgt.linear(*given, activation=activation)
+
+    def exact(*given: Any) -> Any:
+        return ACTIVATIONS[activation](F.linear(*given))
+
+    found, right = (torch.func.jvp(f, given, along) for f in (ours, exact))
+    torch.testing.assert_close(found, right)
+    every = tuple(range(len(given)))
+    found, right = (
+        torch.func.grad(lambda *x, f=f: f(*x).sum(), argnums=every)(*given) for f in (ours, exact)
+    )
+    torch.testing.assert_close(found, right)
+
+
 def test_gradient_of_the_bias_comes_from_the_kernel(monkeypatch: pytest.MonkeyPatch):
     """The backward pass of a bias calls no reduction of PyTorch on the gradient's matrix."""
     from torch.utils._python_dispatch import TorchDispatchMode
