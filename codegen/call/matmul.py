@@ -23,7 +23,7 @@ from codegen.call.prepared_calls import forget_prepared
 from codegen.call.prepared_calls import prepared_calls as _prepared
 from codegen.call.prepared_calls import prepared_epilogues as _prepared_epilogues
 from codegen.call.quick_keys import quick_key
-from codegen.call.separate_parts import in_parts, joined_parts
+from codegen.call.separate_parts import joined_parts
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.gemm import OFFSETS, PARTS, ROWS, TARGETS, tensor_of
@@ -119,7 +119,7 @@ def matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    tabled = in_parts(b, parts) or rows is not None or targets is not None
+    tabled = type(b) is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
@@ -343,7 +343,7 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    tabled = in_parts(b, parts) or rows is not None or targets is not None
+    tabled = type(b) is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         check_offsets(offsets)
         return _with_epilogue(

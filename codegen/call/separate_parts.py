@@ -22,14 +22,9 @@ from coordgraph.gemm import LARGEST_PART_STRIDE, PART_STRIDE, PARTS
 from coordgraph.parts_of_b import SEPARATE
 from coordgraph.tensors import dtype
 
-__all__ = ["in_parts", "joined_parts"]
+__all__ = ["joined_parts"]
 
 ADVICE = "pass one array with all columns, as of numpy.concatenate or torch.cat"
-
-
-def in_parts(b: object, parts: str) -> bool:
-    """Whether B is a tuple, or `parts` is not the default."""
-    return type(b) is tuple or parts != PARTS[0]
 
 
 def joined_parts(

@@ -370,7 +370,8 @@ class CudaKernel(Kernel):
         key = (where.ordinal, variant)
         with self._lock:
             if key not in self._functions:
-                captured = stream is not None and is_capturing(stream)
+                with where.current():  # a thread that is new, as of a backward pass, has no context
+                    captured = stream is not None and is_capturing(stream)
                 if captured and not self._builder.is_cached(variant):
                     raise LaunchError(IN_CAPTURE)
                 with allow_while_capturing():

@@ -199,7 +199,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
     ),
     "part 192x144 of bf16 needs 216 accumulator registers in each thread of its warpgroups": (
         LowerToHopper(),
-        {"transpose_b": True},
+        {},
         (192, 144, 64),
     ),
     "part 128x272 needs wgmma instructions of 136 columns, which must be a multiple of 16": (
