@@ -20,6 +20,7 @@ from codegen.torch.derivatives import (
     in_forward_mode,
     refused,
     total,
+    unrecorded,
 )
 from codegen.torch.direct import DEVICES
 from codegen.torch.host import on_host
@@ -146,19 +147,19 @@ activated_op = torch.library.custom_op(
     mutates_args=(),
     device_types=DEVICES,
     schema=f"{ARGUMENTS} -> Tensor",
-)(_activated)
+)(unrecorded(_activated))
 activated_with_sums_op = torch.library.custom_op(
     "coordgraph::activated_with_sums",
     mutates_args=(),
     device_types=DEVICES,
     schema=f"{ARGUMENTS} -> (Tensor, Tensor)",
-)(_activated_with_sums)
+)(unrecorded(_activated_with_sums))
 activated_gradient_op = torch.library.custom_op(
     "coordgraph::activated_gradient",
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor grad, Tensor before, str activation, bool biased) -> (Tensor, Tensor)",
-)(_activated_gradient)
+)(unrecorded(_activated_gradient))
 ACTIVATED = torch.ops.coordgraph.activated.default
 ACTIVATED_WITH_SUMS = torch.ops.coordgraph.activated_with_sums.default
 GRADIENT = torch.ops.coordgraph.activated_gradient.default

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from codegen.torch.arguments import check_dense
-from codegen.torch.derivatives import differentiable, refused
+from codegen.torch.derivatives import differentiable, refused, unrecorded
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types
@@ -162,14 +162,14 @@ cross_entropy_op = torch.library.custom_op(
     device_types=DEVICES,
     schema="(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, "
     "bool invariant=False) -> (Tensor, Tensor)",
-)(_cross_entropy)
+)(unrecorded(_cross_entropy))
 cross_entropy_gradient_op = torch.library.custom_op(
     "coordgraph::cross_entropy_gradient",
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor grad, Tensor totals, Tensor hidden, Tensor weight, Tensor targets, "
     "int ignore_index, bool of_hidden, bool of_weight, bool invariant=False) -> (Tensor, Tensor)",
-)(_cross_entropy_gradient)
+)(unrecorded(_cross_entropy_gradient))
 LOSS = torch.ops.coordgraph.cross_entropy.default
 GRADIENT = torch.ops.coordgraph.cross_entropy_gradient.default
 INSTEAD = (

@@ -19,6 +19,7 @@ from codegen.torch.derivatives import (
     is_differentiated,
     refused,
     total,
+    unrecorded,
 )
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
@@ -86,26 +87,26 @@ gated_op = torch.library.custom_op(
     mutates_args=(),
     device_types=DEVICES,
     schema=f"({ARGUMENTS}) -> Tensor",
-)(_gated)
+)(unrecorded(_gated))
 gated_with_sums_op = torch.library.custom_op(
     "coordgraph::gated_with_sums",
     mutates_args=(),
     device_types=DEVICES,
     schema=f"({ARGUMENTS}) -> (Tensor, Tensor)",
-)(_gated_with_sums)
+)(unrecorded(_gated_with_sums))
 gated_gradient_op = torch.library.custom_op(
     "coordgraph::gated_gradient",
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor grad, Tensor sums, str activation) -> Tensor",
-)(_gated_gradient)
+)(unrecorded(_gated_gradient))
 gated_gradient_of_product_op = torch.library.custom_op(
     "coordgraph::gated_gradient_of_product",
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant)"
     " -> Tensor",
-)(_gated_gradient_of_product)
+)(unrecorded(_gated_gradient_of_product))
 GATED = torch.ops.coordgraph.gated.default
 GATED_WITH_SUMS = torch.ops.coordgraph.gated_with_sums.default
 GRADIENT = torch.ops.coordgraph.gated_gradient.default

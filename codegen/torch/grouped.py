@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import Derivatives, differentiable, total
+from codegen.torch.derivatives import Derivatives, differentiable, total, unrecorded
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.launching import multiply_groups
 from codegen.torch.mapping import one_by_one
@@ -54,7 +54,7 @@ grouped_mm = torch.library.custom_op(
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor a, Tensor b, Tensor ends, bool invariant=False) -> Tensor",
-)(_grouped_mm)
+)(unrecorded(_grouped_mm))
 GROUPED_MM = torch.ops.coordgraph.grouped_mm.default
 
 

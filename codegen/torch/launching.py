@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -163,9 +162,7 @@ def launch(
     a, b = readable(a, by_rows=invariant), readable(b)
     options: Any = {"alpha": alpha, "beta": beta, "invariant": invariant, "epilogue": epilogue}
     if a.is_cuda:
-        # Gradients of operators are recorded by their autograd kernels, not by `matmul`.
-        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            found = matmul(a, b, out=out, **options, **operands)
+        found = matmul(a, b, out=out, **options, **operands)
         return found[0] if isinstance(found, tuple) else found
     sums = 1 if epilogue is None else len(epilogue.sums)
     d = a.new_empty((*a.shape[:-1], b.shape[-1] // sums)) if out is None else out

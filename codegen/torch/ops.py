@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import Derivatives, differentiable, total
+from codegen.torch.derivatives import Derivatives, differentiable, total, unrecorded
 from codegen.torch.direct import DEVICES, cast, direct
 from codegen.torch.launching import multiply, multiply_and_add
 from codegen.torch.mapping import in_front, without_axis
@@ -77,14 +77,14 @@ matmul = torch.library.custom_op(
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor a, Tensor b, bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
-)(_matmul)
+)(unrecorded(_matmul))
 addmm = torch.library.custom_op(
     "coordgraph::addmm",
     mutates_args=(),
     device_types=DEVICES,
     schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, "
     "bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
-)(_addmm)
+)(unrecorded(_addmm))
 MATMUL = torch.ops.coordgraph.matmul.default
 ADDMM = torch.ops.coordgraph.addmm.default
 

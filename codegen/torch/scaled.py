@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import differentiable, refused
+from codegen.torch.derivatives import differentiable, refused, unrecorded
 from codegen.torch.direct import DEVICES, direct
 from codegen.torch.launching import launch
 from coordgraph import LaunchError
@@ -264,7 +264,7 @@ scaled_mm_op = torch.library.custom_op(
     device_types=DEVICES,
     schema="(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, "
     "ScalarType output_dtype) -> Tensor",
-)(_scaled_mm)
+)(unrecorded(_scaled_mm))
 SCALED_MM = torch.ops.coordgraph.scaled_mm.default
 DERIVATIVES = refused(
     "scaled_mm",

@@ -102,3 +102,24 @@ def test_meta_tensors(torch: Any):
     x, w, bias = (torch.empty(s, device="meta") for s in ((2, 5, 7), (6, 7), (6,)))
     assert cgt.linear(x, w, bias).shape == (2, 5, 6)
     assert cgt.bmm(x, x.mT).device.type == "meta"
+
+
+def test_kernels_record_no_gradients(torch: Any, monkeypatch: pytest.MonkeyPatch):
+    """Also if the dispatcher calls them for tensors that require a gradient."""
+    import codegen.torch  # noqa: F401 - registers the operators
+    from codegen.torch import launching
+
+    recorded = list[bool]()
+    multiply = launching.matmul
+
+    def noting(*arrays: Any, **options: Any) -> Any:
+        recorded.append(torch.is_grad_enabled())
+        return multiply(*arrays, **options)
+
+    monkeypatch.setattr(launching, "matmul", noting)
+    a, b, c = (torch.randn(n, n).requires_grad_() for n in (8, 8, 8))
+    ops = torch.ops.coordgraph
+    found = ops.matmul(a, b), ops.addmm(c, a, b, 1.0, 1.0), ops.gated(a, b, c[0], "silu", False)
+    assert all(x.requires_grad for x in found)
+    assert recorded
+    assert not any(recorded)
