@@ -123,7 +123,7 @@ def _scales(factor: str, given: Tensor | Sequence[Tensor], recipe: Any, extent: 
             )
         (given,) = given
     count = 1 if found == WHOLE else extent
-    long = sum(size != 1 for size in given.shape)
+    long = len([size for size in given.shape if size != 1])
     if given.numel() != count or long > 1:
         shape = {"a": f"({extent}, 1)", "b": f"(1, {extent})"}[factor]
         raise LaunchError(

@@ -68,7 +68,10 @@ def test_it_has_the_signature_and_the_results_of_pytorch(torch: Any, kind: str):
         scales = pair[0], recipe, pair[1], recipe
         found = cgt.scaled_mm(a, b, *scales)
         if not isinstance(recipe, str):
-            want = function(a, b, *scales)
+            try:
+                want = function(a, b, *scales)
+            except NotImplementedError:
+                pytest.skip("this version of PyTorch multiplies 8-bit floats on GPUs only")
             assert found.dtype == want.dtype
             torch.testing.assert_close(found, want, rtol=2**-7, atol=1e-5)
             listed = cgt.scaled_mm(a, b, [pair[0]], [recipe], [pair[1]], [recipe])
