@@ -119,7 +119,7 @@ def matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    tabled = type(b) is tuple or parts != PARTS[0] or rows is not None or targets is not None
+    tabled = b.__class__ is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
@@ -343,7 +343,7 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    tabled = type(b) is tuple or parts != PARTS[0] or rows is not None or targets is not None
+    tabled = b.__class__ is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         check_offsets(offsets)
         return _with_epilogue(

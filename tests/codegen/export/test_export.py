@@ -132,7 +132,8 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
     shapes = {"A": (M, K), "B": of_b, "C": (M, N), "D": (M, N)}
     made = {
         name: matrix(
-            *shape,
+            shape[0],
+            shape[1],
             ADDRESSES[name],
             kind if name in "AB" else result,
             strides=(shape[1] + GAPS[name] * bool(gemm.leading_dimensions), 1),

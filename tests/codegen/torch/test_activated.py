@@ -74,11 +74,10 @@ def test_tangents_and_gradients_of_functions(activation: str, biased: bool):
 
 def test_gradient_of_the_bias_comes_from_the_kernel(monkeypatch: pytest.MonkeyPatch):
     """The backward pass of a bias calls no reduction of PyTorch on the gradient's matrix."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
+    mode: Any = torch.utils._python_dispatch.TorchDispatchMode
     called = list[str]()
 
-    class Log(TorchDispatchMode):
+    class Log(mode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
             called.append(func.name())
             return func(*args, **(kwargs or {}))
