@@ -20,7 +20,11 @@ from tests.fuzz.trial import FINDINGS, Outcome, attempt
 from tests.fuzz.workers import Workers
 from tests.support.sampling import quick_cases
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [
+    pytest.mark.timeout(200),
+    # JAX warns of forks if another test imported it; the children here do not use JAX.
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
