@@ -20,9 +20,8 @@ from codegen.torch.derivatives import (
     in_forward_mode,
     refused,
     total,
-    unrecorded,
 )
-from codegen.torch.direct import DEVICES
+from codegen.torch.direct import DEVICES, operator
 from codegen.torch.host import on_host
 from codegen.torch.launching import has_rows, launch
 from codegen.torch.ops import cast_inputs, check_types, product
@@ -142,24 +141,21 @@ def _activated_gradient(
     return found, of_bias.to(before.dtype)
 
 
-activated_op = torch.library.custom_op(
-    "coordgraph::activated",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema=f"{ARGUMENTS} -> Tensor",
-)(unrecorded(_activated))
-activated_with_sums_op = torch.library.custom_op(
-    "coordgraph::activated_with_sums",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema=f"{ARGUMENTS} -> (Tensor, Tensor)",
-)(unrecorded(_activated_with_sums))
-activated_gradient_op = torch.library.custom_op(
-    "coordgraph::activated_gradient",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor grad, Tensor before, str activation, bool biased) -> (Tensor, Tensor)",
-)(unrecorded(_activated_gradient))
+activated_op = operator(
+    "activated",
+    _activated,
+    f"{ARGUMENTS} -> Tensor",
+)
+activated_with_sums_op = operator(
+    "activated_with_sums",
+    _activated_with_sums,
+    f"{ARGUMENTS} -> (Tensor, Tensor)",
+)
+activated_gradient_op = operator(
+    "activated_gradient",
+    _activated_gradient,
+    "(Tensor grad, Tensor before, str activation, bool biased) -> (Tensor, Tensor)",
+)
 ACTIVATED = torch.ops.coordgraph.activated.default
 ACTIVATED_WITH_SUMS = torch.ops.coordgraph.activated_with_sums.default
 GRADIENT = torch.ops.coordgraph.activated_gradient.default

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from codegen.torch.arguments import check_dense
-from codegen.torch.derivatives import differentiable, refused, unrecorded
-from codegen.torch.direct import DEVICES, direct
+from codegen.torch.derivatives import differentiable, refused
+from codegen.torch.direct import DEVICES, direct, operator
 from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types
 from codegen.torch.token_losses import kind_of_losses, token_loss_gradients, token_losses
@@ -156,20 +156,18 @@ def _cross_entropy_gradient(
     return first, second
 
 
-cross_entropy_op = torch.library.custom_op(
-    "coordgraph::cross_entropy",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, "
+cross_entropy_op = operator(
+    "cross_entropy",
+    _cross_entropy,
+    "(Tensor hidden, Tensor weight, Tensor targets, int ignore_index, "
     "bool invariant=False) -> (Tensor, Tensor)",
-)(unrecorded(_cross_entropy))
-cross_entropy_gradient_op = torch.library.custom_op(
-    "coordgraph::cross_entropy_gradient",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor grad, Tensor totals, Tensor hidden, Tensor weight, Tensor targets, "
+)
+cross_entropy_gradient_op = operator(
+    "cross_entropy_gradient",
+    _cross_entropy_gradient,
+    "(Tensor grad, Tensor totals, Tensor hidden, Tensor weight, Tensor targets, "
     "int ignore_index, bool of_hidden, bool of_weight, bool invariant=False) -> (Tensor, Tensor)",
-)(unrecorded(_cross_entropy_gradient))
+)
 LOSS = torch.ops.coordgraph.cross_entropy.default
 GRADIENT = torch.ops.coordgraph.cross_entropy_gradient.default
 INSTEAD = (
@@ -241,15 +239,16 @@ def _(
     weight: Tensor,
     targets: Tensor,
     ignore_index: int,
+    invariant: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     """The losses of all tokens by one call if the calls share `weight`."""
     if in_dims[1] is not None:
-        return _loss_of_each(info, in_dims, hidden, weight, targets, ignore_index)
+        return _loss_of_each(info, in_dims, hidden, weight, targets, ignore_index, invariant)
     rows, classes = (
         in_front(x, axis, info.batch_size)
         for x, axis in ((hidden, in_dims[0]), (targets, in_dims[2]))
     )
-    losses, totals = LOSS(rows.flatten(0, 1), weight, classes.flatten(), ignore_index)
+    losses, totals = LOSS(rows.flatten(0, 1), weight, classes.flatten(), ignore_index, invariant)
     return (losses.view(classes.shape), totals.view(classes.shape)), (0, 0)
 
 
@@ -265,17 +264,18 @@ def _(
     ignore_index: int,
     of_hidden: bool,
     of_weight: bool,
+    invariant: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     """The gradients of all tokens by one call if `weight` is shared, and needs no gradient."""
     rows = grad, totals, hidden, targets
-    needs = of_hidden, of_weight
+    options = ignore_index, of_hidden, of_weight, invariant
     if of_weight or in_dims[3] is not None:
-        given = *rows[:3], weight, targets, ignore_index, *needs
+        given = *rows[:3], weight, targets, *options
         return _gradient_of_each(info, in_dims, *given)
     axes = (*in_dims[:3], in_dims[4])
     folded = [in_front(x, axis, info.batch_size) for x, axis in zip(rows, axes, strict=True)]
     *given, classes = (x.flatten(0, 1) for x in folded)
-    first, second = GRADIENT(*given, weight, classes, ignore_index, *needs)
+    first, second = GRADIENT(*given, weight, classes, *options)
     first = first.view(folded[2].shape) if of_hidden else first.expand(info.batch_size, 0)
     return (first, second.expand(info.batch_size, 0)), (0, 0)
 

@@ -52,15 +52,6 @@ class Derivatives:
     tangents: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
 
 
-def unrecorded(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator's kernel, as PyTorch's dispatcher calls it: it records no gradients.
-
-    The dispatcher calls kernels while gradients may be recorded. `codegen.matmul` would call the
-    operator again to record them.
-    """
-    return torch.no_grad()(kernel)
-
-
 def refused(what: str, advice: str) -> Derivatives:
     """Derivatives of an operator that has none: computing one raises LaunchError.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from codegen.torch.derivatives import Derivatives
 
-__all__ = ["DEVICES", "cast", "direct"]
+__all__ = ["DEVICES", "cast", "direct", "operator"]
 
 DEVICES = ("cpu", "cuda")
 """Types of devices for which the operators have kernels."""
@@ -53,6 +53,23 @@ try:
     _known = _forward_mode._current_level is not None
 except AttributeError:  # a version of PyTorch without these functions: always use the dispatcher
     _known = False
+
+
+def operator(name: str, kernel: Callable[..., Any], schema: str) -> torch.library.CustomOpDef:
+    """Define the operator `torch.ops.coordgraph.NAME`, whose kernel runs on all `DEVICES`.
+
+    The kernel records no gradients: PyTorch's dispatcher calls it while gradients may be recorded,
+    and `codegen.matmul` would call the operator again to record them.
+
+    Args:
+        name: the operator's name.
+        kernel: a function of the operator's arguments.
+        schema: the arguments and results, in the notation of `torch.library.custom_op`.
+    """
+    define = torch.library.custom_op(
+        f"coordgraph::{name}", mutates_args=(), device_types=DEVICES, schema=schema
+    )
+    return define(torch.no_grad()(kernel))
 
 
 def direct(

@@ -19,9 +19,8 @@ from codegen.torch.derivatives import (
     is_differentiated,
     refused,
     total,
-    unrecorded,
 )
-from codegen.torch.direct import DEVICES, direct
+from codegen.torch.direct import DEVICES, direct, operator
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
 from codegen.torch.mapping import in_front
 from codegen.torch.ops import cast_inputs, check_types, product
@@ -82,31 +81,26 @@ def _gated_gradient_of_product(
     return differentiate_product(grad, a, b, bias, activation, invariant=invariant)
 
 
-gated_op = torch.library.custom_op(
-    "coordgraph::gated",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema=f"({ARGUMENTS}) -> Tensor",
-)(unrecorded(_gated))
-gated_with_sums_op = torch.library.custom_op(
-    "coordgraph::gated_with_sums",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema=f"({ARGUMENTS}) -> (Tensor, Tensor)",
-)(unrecorded(_gated_with_sums))
-gated_gradient_op = torch.library.custom_op(
-    "coordgraph::gated_gradient",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor grad, Tensor sums, str activation) -> Tensor",
-)(unrecorded(_gated_gradient))
-gated_gradient_of_product_op = torch.library.custom_op(
-    "coordgraph::gated_gradient_of_product",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant)"
-    " -> Tensor",
-)(unrecorded(_gated_gradient_of_product))
+gated_op = operator(
+    "gated",
+    _gated,
+    f"({ARGUMENTS}) -> Tensor",
+)
+gated_with_sums_op = operator(
+    "gated_with_sums",
+    _gated_with_sums,
+    f"({ARGUMENTS}) -> (Tensor, Tensor)",
+)
+gated_gradient_op = operator(
+    "gated_gradient",
+    _gated_gradient,
+    "(Tensor grad, Tensor sums, str activation) -> Tensor",
+)
+gated_gradient_of_product_op = operator(
+    "gated_gradient_of_product",
+    _gated_gradient_of_product,
+    "(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant) -> Tensor",
+)
 GATED = torch.ops.coordgraph.gated.default
 GATED_WITH_SUMS = torch.ops.coordgraph.gated_with_sums.default
 GRADIENT = torch.ops.coordgraph.gated_gradient.default

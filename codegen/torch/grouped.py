@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import Derivatives, differentiable, total, unrecorded
-from codegen.torch.direct import DEVICES, direct
+from codegen.torch.derivatives import Derivatives, differentiable, total
+from codegen.torch.direct import DEVICES, direct, operator
 from codegen.torch.launching import multiply_groups
 from codegen.torch.mapping import one_by_one
 from codegen.torch.ops import cast_inputs, check_types
@@ -49,12 +49,11 @@ def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor, invariant: bool = False) -> 
     return multiply_groups(a, b, starts, shape, invariant=invariant)
 
 
-grouped_mm = torch.library.custom_op(
-    "coordgraph::grouped_mm",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor a, Tensor b, Tensor ends, bool invariant=False) -> Tensor",
-)(unrecorded(_grouped_mm))
+grouped_mm = operator(
+    "grouped_mm",
+    _grouped_mm,
+    "(Tensor a, Tensor b, Tensor ends, bool invariant=False) -> Tensor",
+)
 GROUPED_MM = torch.ops.coordgraph.grouped_mm.default
 
 

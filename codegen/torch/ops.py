@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import Derivatives, differentiable, total, unrecorded
-from codegen.torch.direct import DEVICES, cast, direct
+from codegen.torch.derivatives import Derivatives, differentiable, total
+from codegen.torch.direct import DEVICES, cast, direct, operator
 from codegen.torch.launching import multiply, multiply_and_add
 from codegen.torch.mapping import in_front, without_axis
 from coordgraph import LaunchError
@@ -72,19 +72,17 @@ def _addmm(
     return multiply_and_add(c, a, b, beta, alpha, invariant=invariant, dtype=out_dtype)
 
 
-matmul = torch.library.custom_op(
-    "coordgraph::matmul",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor a, Tensor b, bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
-)(unrecorded(_matmul))
-addmm = torch.library.custom_op(
-    "coordgraph::addmm",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, "
+matmul = operator(
+    "matmul",
+    _matmul,
+    "(Tensor a, Tensor b, bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
+)
+addmm = operator(
+    "addmm",
+    _addmm,
+    "(Tensor c, Tensor a, Tensor b, float beta, float alpha, "
     "bool invariant=False, ScalarType? out_dtype=None) -> Tensor",
-)(unrecorded(_addmm))
+)
 MATMUL = torch.ops.coordgraph.matmul.default
 ADDMM = torch.ops.coordgraph.addmm.default
 

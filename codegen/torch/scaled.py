@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import differentiable, refused, unrecorded
-from codegen.torch.direct import DEVICES, direct
+from codegen.torch.derivatives import differentiable, refused
+from codegen.torch.direct import direct, operator
 from codegen.torch.launching import launch
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES, dtype
@@ -258,13 +258,12 @@ def _scaled_mm(
     return launch(a, b, epilogue=function, out=out, **operands)
 
 
-scaled_mm_op = torch.library.custom_op(
-    "coordgraph::scaled_mm",
-    mutates_args=(),
-    device_types=DEVICES,
-    schema="(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, "
+scaled_mm_op = operator(
+    "scaled_mm",
+    _scaled_mm,
+    "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, "
     "ScalarType output_dtype) -> Tensor",
-)(unrecorded(_scaled_mm))
+)
 SCALED_MM = torch.ops.coordgraph.scaled_mm.default
 DERIVATIVES = refused(
     "scaled_mm",

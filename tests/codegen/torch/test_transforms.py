@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -222,6 +223,34 @@ def test_cross_entropy(torch: Any, make: Make):
                 for f in (ours, theirs)
             )
             torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("axes", [(0, None, 0), (0, 0, 0)])
+def test_invariant_losses_stay_invariant_under_vmap(
+    torch: Any, make: Make, monkeypatch: pytest.MonkeyPatch, axes: tuple[Any, ...]
+):
+    """`torch.vmap` passes `invariant` to the losses' kernel and to the gradients' kernel."""
+    import codegen.torch as cgt
+
+    module = import_module("codegen.torch.cross_entropy")  # the package has a function of this name
+    asked = list[bool]()
+
+    def noting(compute: Any) -> Any:
+        def call(*given: Any, invariant: bool = False) -> Any:
+            asked.append(invariant)
+            return compute(*given, invariant=invariant)
+
+        return call
+
+    for name in ("token_losses", "token_loss_gradients"):
+        monkeypatch.setattr(module, name, noting(getattr(module, name)))
+    hidden, weight = make(3, 5, 4).detach(), make(3, 7, 4).detach()
+    weight = weight if axes[1] == 0 else weight[0]
+    loss = lambda x, w, t: cgt.cross_entropy(x, w, t, invariant=True)  # noqa: E731
+    given = hidden, weight, torch.randint(0, 7, (3, 5))
+    torch.vmap(torch.func.grad(loss), in_dims=axes)(*given)
+    assert len(asked) >= 2
+    assert all(asked)
 
 
 def test_what_has_no_derivative_is_refused(torch: Any, make: Make):
