@@ -92,7 +92,7 @@ class TensorView:
 
     @property
     def outer_strides(self) -> tuple[int, ...]:
-        """Distances in elements between matrices, along each axis before the last two.
+        """For each batch axis (all but the last two): elements from one matrix to the next one.
 
         The matrices of an axis of extent 1 count as lying one after another.
         """

@@ -262,7 +262,7 @@ Import = Annotated[
 
 
 def target_option(text: str, complete: Callable[[str], list[str]]) -> Any:
-    """The option --target, whose help is `text` and whose shell completion is `complete`."""
+    """Make the option --target: `text` is its help, `complete` lists values for the shell."""
     return typer.Option(
         "--target",
         "-t",

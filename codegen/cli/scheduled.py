@@ -253,7 +253,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
 
 
 def _sized(problem: Problem) -> Gemm:
-    """The problem with its sizes as constants.
+    """The problem with the sizes of the command line as constant m, n and k.
 
     A `Gemm` has no k = 0. Kernels multiply zeros then, with the smallest k for which rows are
     multiples of 16 bytes, so this k takes its place.

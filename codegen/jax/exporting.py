@@ -10,7 +10,7 @@ __all__ = ["export_checks"]
 
 
 def export_checks() -> list[Any]:
-    """The argument `disabled_checks` with which `jax.export.export` exports programs with kernels.
+    """The value to pass as `disabled_checks` to `jax.export.export` for programs with kernels.
 
     Without it JAX refuses, because it does not know whether the foreign function of the kernels
     stays compatible. A process that runs the exported program must import `codegen.jax` first, of

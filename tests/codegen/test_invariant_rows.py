@@ -129,7 +129,7 @@ def test_bits_of_reductions_do_not_depend_on_m():
 
 @pytest.mark.parametrize("tiles", [0, 1, 2, 3, 7, 12, 600])
 def test_results_of_tiles_are_added_in_pairs(tiles: int):
-    """The additions of a row are those of elementwise operations on columns, whatever m is."""
+    """A row's partial results are added column by column, so its sum does not depend on m."""
     parts = np.random.default_rng(tiles).standard_normal((9, tiles), dtype=np.float32)
     d = np.zeros((9, 4), np.float32)
     found = finished(statistics, (d, parts, parts, parts), invariant=True)

@@ -23,7 +23,7 @@ other, and with the default owner a launch is cooperative."""
 LAUNCHES = 30
 """Number of launches of each size and plan."""
 LONGEST = 120.0
-"""Seconds for which a process waits for the others."""
+"""Longest time, in seconds, that a process waits until the other processes have started."""
 
 
 def main(folder: Path, name: str, count: int) -> None:

@@ -44,7 +44,7 @@ class Launcher:
     def __call__(
         self, made: CudaKernel, capture: int | None, workgroups: int = 4, stream: int = STREAM
     ) -> tuple[int, ...]:
-        """Launch, and return the addresses of the partial sums and the flags.
+        """Launch a kernel; return the addresses of its two workspaces: partial sums and flags.
 
         Args:
             made: the kernel.

@@ -204,5 +204,5 @@ _pools: dict[int, CapturePool] = {}
 
 
 def pool_of(device: Device) -> CapturePool:
-    """The pool of a GPU, which all kernels share until the process ends."""
+    """The memory pool for workspaces of captured launches on a GPU; all kernels share it."""
     return _pools.setdefault(device.ordinal, CapturePool(device))

@@ -56,7 +56,7 @@ class GraphLifetime:
 
 @cache
 def _library() -> Any:
-    """The C library of the process with the types of the functions in use; None without them."""
+    """The C library, with types of its semaphore functions; None if it has no such functions."""
     try:
         found = ctypes.CDLL(None)
         found.calloc.restype, found.calloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
