@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any
 
 from coordgraph import Gemm
-from passes.choosing import mma_sync
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.gpu_figures import GpuFigures
 from passes.choosing.known_schedules import chosen_schedules
+from passes.choosing.mma_sync import choices as mma_sync_choices
+from passes.choosing.mma_sync import ranked as mma_sync_ranked
 from passes.choosing.plan_table import sizes
 from passes.choosing.ranking import Choice, choices, rank
 from passes.choosing.summation_order import SummationOrder
@@ -179,7 +180,7 @@ def explain(
         if len(rivals) == kinds:
             break
     if isinstance(device, GpuFigures):
-        ranked = mma_sync.ranked(problem, device, count, batches=batches, reads_c=reads_c)
+        ranked = mma_sync_ranked(problem, device, count, batches=batches, reads_c=reads_c)
     else:
         ranked = rank(problem, device, count, batches=batches, reads_c=reads_c, order=order)
     listed = tuple(islice((c for c in ranked if c.terms), count))
@@ -201,7 +202,7 @@ def every_choice(
     along k that plans must have. If `device` is a `GpuFigures`, `order` has no effect.
     """
     if isinstance(device, GpuFigures):
-        return mma_sync.choices(problem, device, batches=batches, reads_c=reads_c)
+        return mma_sync_choices(problem, device, batches=batches, reads_c=reads_c)
     return choices(problem, device, batches=batches, reads_c=reads_c, order=order)
 
 

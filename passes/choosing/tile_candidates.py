@@ -66,7 +66,8 @@ products that have few output tiles and whose time is limited by the rate of the
 `passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures plans with these clusters
 for other products too."""
 LARGE_CLUSTER_WIDTHS = {
-    **dict.fromkeys(range(48, 249, 8), (128,)),
+    **dict.fromkeys(range(56, 249, 8), (128,)),
+    48: (64, 128),
     64: (*range(32, 193, 16), 256),
     128: (*range(32, 193, 16), 256),
     192: (64, 96, 128),

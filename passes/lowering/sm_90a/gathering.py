@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sympy import Integer, Le
 
@@ -49,9 +48,6 @@ from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.turns import PHASES, moves
-
-if TYPE_CHECKING:
-    from passes.lowering.sm_90a.tiles import DividedTile
 
 __all__ = ["GATHERERS", "THREAD", "Gatherers"]
 
@@ -105,7 +101,7 @@ class Gatherers:
     def role(
         self,
         body: Body,
-        tile_of: Callable[[For], tuple[DividedTile, tuple[str, ...]]],
+        copies_of: Callable[[For], tuple[Operation | None, tuple[str, ...]]],
         receive: Callable[[For], Body],
         operands: Callable[[Epilogue], Body],
         tickets: TicketRing,
@@ -114,8 +110,9 @@ class Gatherers:
 
         Args:
             body: the scheduled operations.
-            tile_of: a function that returns, for a loop over k tiles, the tiles that it loads, and
-                the coordinates along k whose index is computed once for each k tile.
+            copies_of: a function that returns, for a loop over k tiles, the copies of gathered
+                rows of one k tile of A, and the coordinates along k whose index is computed once
+                for each k tile.
             receive: a function that returns the producer's operations for a loop over partial sums.
             operands: a function that returns the producer's operations for an epilogue.
             tickets: the tickets of a dynamic loop over tiles.
@@ -124,7 +121,7 @@ class Gatherers:
             return ()
         own = part(
             body,
-            lambda loop: self._gather(loop, *tile_of(loop)),
+            lambda loop: self._gather(loop, *copies_of(loop)),
             lambda loop: _signals(receive(loop)),
             lambda op: _signals(operands(op)),
         )
@@ -134,13 +131,13 @@ class Gatherers:
         role = Counter(STEP, (SetCoordinate(THREAD, thread, (counted,)),))
         return (If(Le(first, index_symbol(WARP)), (role,)),)
 
-    def _gather(self, loop: For, tile: DividedTile, once: tuple[str, ...]) -> Body:
+    def _gather(self, loop: For, copies: Operation | None, once: tuple[str, ...]) -> Body:
         """Copy the k tiles of A in a loop over k tiles, and signal that their stages are full.
 
         A thread signals the stage of a step a few steps (at most `MOST_LATE`) after it has begun
         the copies of that step. After the loop, the thread signals the remaining stages.
         """
-        copies, late, done = tile.gathers, self.late, loop.symbol - loop.start
+        late, done = self.late, loop.symbol - loop.start
         assert copies is not None
         steps = loop.with_body(
             WaitBarrier(EMPTY, PHASE, before=True),

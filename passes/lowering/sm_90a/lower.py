@@ -25,6 +25,7 @@ from coordgraph.control.operations import (
     If,
     LoadTile,
     Locate,
+    Operation,
     Scope,
 )
 from coordgraph.elements import WARPGROUP_MMA, DType, dtype
@@ -357,6 +358,11 @@ class LowerToHopper(Pass):
                 own = by_name[graph.tilings.of_operation(first).accumulator]
                 return own, computed_once(graph.coordinates, loop.dim, own.along_k)
 
+            def copies(loop: For) -> tuple[Operation | None, tuple[str, ...]]:
+                """The copies of gathered rows in a loop over k, and the indices computed once."""
+                own, once = of(loop)
+                return own.gathers, once
+
             def load(loop: For) -> Body:
                 before, inside = tickets.fetch(loop)
                 return (*maps.await_described(), *before, load_tiles(loop, *of(loop), inside))
@@ -365,7 +371,7 @@ class LowerToHopper(Pass):
             produce = tickets.produced(c, part(body, load, work.receive, work.load_operands))
             consume = work.all(body)
             describe = tickets.followed(part(body, lambda _: maps.describe(c)))
-            gather = gatherers.role(body, of, work.receive, work.load_operands, tickets)
+            gather = gatherers.role(body, copies, work.receive, work.load_operands, tickets)
             consumers = tickets.counted(Scope("consumers", consume))
             producer = tickets.counted(Scope("producer", produce))
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
