@@ -13,6 +13,7 @@ from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import to_text
 
 if TYPE_CHECKING:
+    from codegen.call.arrangement import Repeat
     from codegen.call.views import TensorView
     from codegen.timeline import Timeline
     from coordgraph.show.html_report import HtmlReport
@@ -108,6 +109,32 @@ class Kernel(ABC):
         **operands: Any,
     ) -> Any:
         """Compute D from A, B and C and return it; see the docstring of `Kernel` for arguments."""
+
+    def repeated(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        alpha: float,
+        beta: float,
+        workgroups: int | None,
+        operands: Mapping[str, Any],
+    ) -> Repeat | None:
+        """A function that makes calls like an earlier one with less host time; None if none is.
+
+        The function has the arguments (a, b, c, out, alpha, beta, stream, operands), and returns
+        what the call returns; or None, without a launch, if the kernel must be called instead. Its
+        caller makes sure that the arguments are those of the earlier call, except for addresses of
+        arrays, values of numbers, and the stream: the same arguments are left out, and arrays have
+        the same shapes, strides, types and devices. For kernels with the default epilogue, the
+        caller need not compare the type and device of B, nor the shape and device of `out`. The
+        function checks alignments, overlapping memory, and which numbers are 0.
+
+        Args:
+            a, b, c, out, alpha, beta, workgroups, operands: the arguments of the earlier call.
+        """
+        return None
 
     def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
         """Whether a call with these arrays and scalars neither compiles nor loads code.

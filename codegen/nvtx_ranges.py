@@ -64,5 +64,6 @@ def ranged(kind: type[KernelT]) -> type[KernelT]:
         with annotate(self.title, domain=DOMAIN):
             return kind.__call__(cast(KernelT, self), *args, **options)
 
-    made = type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
+    members = {"__call__": call, "repeated": Kernel.repeated, "__doc__": kind.__doc__}
+    made = type(kind.__name__, (kind,), members)
     return cast("type[KernelT]", made)

@@ -18,7 +18,7 @@ from coordgraph import LaunchError
 from coordgraph.elements import dtype
 from coordgraph.parameters import LARGEST_SIZE
 
-__all__ = ["Arrangement", "Launch", "Prepared"]
+__all__ = ["Arrangement", "Launch", "Prepared", "Repeat"]
 
 MATRIX, MATRICES = 2, 3
 """MATRIX: number of axes of a matrix. MATRICES: number of axes of a batch of matrices."""
@@ -31,14 +31,30 @@ Launch = Callable[..., Any]
 
 The function's arguments are a, b, c, out, alpha, beta and stream, and further operands by name.
 """
-Prepared = tuple[Launch, bool, bool] | list[Any]
-"""How to launch calls with one cache key: (launch function, whether to transpose A first, whether
-to transpose B first).
+Repeat = Callable[..., Any]
+"""A function that launches a kernel again on arrays of the same layouts; see `Kernel.repeated`."""
 
-`matmul` transposes A and B itself, and the type is a plain tuple: both save host time in each call.
-While a better kernel is being built in the background, the three items are in a list instead, since
-`codegen.call.background_compiler` replaces them when the kernel is ready.
-"""
+
+@dataclass(slots=True, eq=False)
+class Prepared:
+    """How to launch calls with one cache key.
+
+    `matmul` transposes A and B itself, which saves host time in each call.
+
+    Args:
+        launch: the function that launches the kernel.
+        swap_a, swap_b: whether to transpose A, and whether to transpose B, before the launch.
+        repeated: `Kernel.repeated` of the kernel, without the argument `workgroups`; None if arrays
+            are changed in other ways before a launch, if another kernel will serve later calls, or
+            once `matmul` has set `repeat`.
+        repeat: for calls with the default epilogue, a function of `repeated`, or None.
+    """
+
+    launch: Launch
+    swap_a: bool = False
+    swap_b: bool = False
+    repeated: Callable[..., Repeat | None] | None = None
+    repeat: Repeat | None = None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class Library:
 
     waits = False
     """Whether `finish` must follow each launch, as the library cannot wait for a CUDA stream."""
+    keyed = False
+    """Whether arrays have the attributes of PyTorch's tensors of which `matmul` makes its keys."""
     on_host = False
     """Whether the arrays of the library are in host memory."""
     makes_views = False
@@ -179,6 +181,7 @@ class _Raw(Library):
 
 
 class _Torch(Library):
+    keyed = True
     makes_views = True
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from codegen.cache import cache_directory
 from codegen.call import build
+from codegen.call.arrangement import Prepared
 from codegen.call.compile_workers import Job, run_job, start_worker
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, CoordGraphError
@@ -51,7 +52,7 @@ class _Waiting:
     """
 
     job: Job
-    entries: list[list[Any]] = field(default_factory=list[list[Any]])
+    entries: list[Prepared] = field(default_factory=list[Prepared])
 
 
 class _Compiler:
@@ -61,7 +62,7 @@ class _Compiler:
         self._changed = threading.Condition()
         self._waiting: dict[Hashable, _Waiting] = {}
         self._queue: deque[_Waiting] = deque()
-        self._not_queued: list[list[Any]] = []
+        self._not_queued: list[Prepared] = []
         """Entries of the cache of prepared calls whose kernel did not fit into the queue. They
         expire when the next kernel is built, so that such a call asks for its kernel again."""
         self._thread: threading.Thread | None = None
@@ -71,7 +72,7 @@ class _Compiler:
     def is_waiting(self, job: Job) -> bool:
         return _key(job) in self._waiting
 
-    def build(self, job: Job, entry: list[Any]) -> None:
+    def build(self, job: Job, entry: Prepared) -> None:
         key = _key(job)
         with self._changed:
             waiting = self._waiting.get(key)
@@ -204,14 +205,14 @@ def _expired(*arguments: Any, **operands: Any) -> Any:
     )
 
 
-def _expire(entries: list[list[Any]]) -> None:
+def _expire(entries: list[Prepared]) -> None:
     """Make the next call that finds one of these prepared calls in the cache choose a plan again.
 
     Entries are changed in place, so that other threads cannot put unchanged entries back into the
     cache of prepared calls.
     """
     for entry in entries:
-        entry[:] = [_expired, False, False]
+        entry.launch = _expired
 
 
 def _end(worker: subprocess.Popen[bytes] | None) -> None:
@@ -229,7 +230,7 @@ def _end(worker: subprocess.Popen[bytes] | None) -> None:
 _compiler = _Compiler()
 
 
-def build_behind(job: Job, entry: list[Any]) -> None:
+def build_behind(job: Job, entry: Prepared) -> None:
     """Build a kernel in the background, once, even if several calls ask for it.
 
     Args:

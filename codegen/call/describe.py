@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -195,7 +195,7 @@ def describe(
     if not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
         # All leading dimensions become arguments, so that one kernel takes every layout.
         gemm = replace(gemm, leading_dimensions=gemm.matrices)
-    apart = tuple(name for name in _may_be_apart(gemm) if _apart(gemm, name, views))
+    apart = _apart(gemm, views)
     if apart:
         gemm = replace(gemm, element_steps=apart, leading_dimensions=gemm.matrices)
     request = _request(gemm, views, beta)
@@ -205,24 +205,25 @@ def describe(
     return Call(request, views, arrangement)
 
 
-def _may_be_apart(gemm: Gemm) -> Iterator[str]:
-    """The names of the tensors that `Gemm.element_steps` may have."""
-    if not gemm.diagonal:
-        yield from ("D",) * gemm.epilogue.stores_d
-        yield from (name for name in gemm.operands if set(gemm.axes[name]) & set("mn"))
-        yield from (name for name, output in gemm.outputs.items() if not output.reduce)
+def _apart(gemm: Gemm, views: Mapping[str, TensorView]) -> tuple[str, ...]:
+    """The tensors with elements of a row or vector that are not adjacent, or vectors with gaps.
 
-
-def _apart(gemm: Gemm, name: str, views: Mapping[str, TensorView]) -> bool:
-    """Whether elements of a row or vector are not adjacent, or vectors have gaps between them.
-
-    False for an array that the call leaves out, or that kernels do not read in place.
+    Only tensors that `Gemm.element_steps` may name are among them, and no array that the call
+    leaves out, or that kernels do not read in place.
     """
-    view = views.get(name)
-    if view is None or 0 in view.shape or min(view.strides) < 0:
-        return False
-    gaps = name not in gemm.matrices and view.shape[0] > 1 and not view.contiguous
-    return view.element_stride != 1 or (gaps and len(view.shape) > 1)
+    if gemm.diagonal:
+        return ()
+    found: list[str] = []
+    for name in ("D", *gemm.operands, *gemm.outputs):
+        view, output = views.get(name), gemm.outputs.get(name)
+        if view is None or 0 in view.shape or min(view.strides) < 0:
+            continue
+        if (output and output.reduce) or not {"m", "n"} & set(gemm.axes[name]):
+            continue
+        gaps = name not in gemm.matrices and view.shape[0] > 1 and not view.contiguous
+        if view.element_stride != 1 or (gaps and len(view.shape) > 1):
+            found.append(name)
+    return tuple(found)
 
 
 def _with_operands(

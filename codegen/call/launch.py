@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from codegen.call.arrangement import Launch, Prepared
+from codegen.call.arrangement import Launch, Prepared, Repeat
 from codegen.call.arrays import library, stream_handle
 from codegen.call.background import setting
 from codegen.call.build import try_plans
@@ -23,7 +23,10 @@ from passes.choosing import Plan
 if TYPE_CHECKING:
     from codegen.call.stand_ins import StandIn
 
-__all__ = ["first_launch", "launch_prepared"]
+__all__ = ["first_launch", "launch_again", "launch_prepared", "repeated"]
+
+
+NO_OPERANDS: Mapping[str, Any] = {}
 
 
 def first_launch(
@@ -71,23 +74,26 @@ def first_launch(
     operands = {LABELS.get(name, name): array for name, array in list(arrays.items())[4:]}
     operands |= numbers or {}
     serving: StandIn | None = None
-    served: list[Any] | None = None
+    served: Prepared | None = None
     behind = setting.on if background is None else flag(background, "background", LaunchError)
     if behind and free:
         from codegen.call.stand_ins import stand_in
 
         serving = stand_in(call.request, call.views, named)
-        served = [] if serving and serving.job else None
 
     def launch(plan: Plan, kernel: Kernel) -> Any:
+        nonlocal served
         start: Launch = partial(kernel, workgroups=plan.workgroups)
         swap_a, swap_b = call.arrangement.transpose
         if call.arrangement.rearranges:
             start, swap_a, swap_b = partial(call.arrangement.launch, start), False, False
-        if served is not None:
-            served[:] = start, swap_a, swap_b
+        entry = Prepared(start, swap_a, swap_b)
+        if serving and serving.job:
+            served = entry
         elif not recorded:  # a prepared call would not be recorded when it is repeated
-            prepared.put(key, (start, swap_a, swap_b))
+            prepared.put(key, entry)
+            again = partial(kernel.repeated, workgroups=plan.workgroups)
+            entry.repeated = None if call.arrangement.rearranges else again
         left = library(a).transposed(a) if swap_a else a
         right = library(b).transposed(b) if swap_b else b
         return start(left, right, c, out, alpha, beta, stream, **operands)
@@ -137,10 +143,43 @@ def launch_prepared(prepared: Prepared, a: Any, b: Any, *arguments: Any, **opera
         arguments: C, D, alpha, beta and the stream.
         operands: further operands by name.
     """
-    launch, swap_a, swap_b = prepared
-    left = library(a).transposed(a) if swap_a else a
-    right = library(b).transposed(b) if swap_b else b
-    return launch(left, right, *arguments, **operands)
+    left = library(a).transposed(a) if prepared.swap_a else a
+    right = library(b).transposed(b) if prepared.swap_b else b
+    return prepared.launch(left, right, *arguments, **operands)
+
+
+def launch_again(prepared: Prepared, a: Any, b: Any, *arguments: Any) -> Any:
+    """Launch a prepared call with the default epilogue, and set `prepared.repeat` for later ones.
+
+    Args:
+        prepared: the entry of the cache of prepared calls.
+        a, b: A and B as the caller gave them.
+        arguments: C, D, alpha, beta and the stream.
+    """
+    d = launch_prepared(prepared, a, b, *arguments)
+    if prepared.repeated is not None:
+        c, out, alpha, beta, _ = arguments
+        prepared.repeat = repeated(prepared, a, b, c, out, alpha, beta)
+        prepared.repeated = None
+    return d
+
+
+def repeated(
+    prepared: Prepared, a: Any, b: Any, *arguments: Any, operands: Mapping[str, Any] = NO_OPERANDS
+) -> Repeat | None:
+    """A function that repeats a call of a prepared launch with less host time, or None.
+
+    Args:
+        prepared: the entry of the cache of prepared calls by which the call was launched.
+        a, b: A and B as the caller gave them.
+        arguments: C, D, alpha and beta.
+        operands: further operands by name.
+    """
+    if prepared.repeated is None:
+        return None
+    left = library(a).transposed(a) if prepared.swap_a else a
+    right = library(b).transposed(b) if prepared.swap_b else b
+    return prepared.repeated(left, right, *arguments, operands=operands)
 
 
 def _is_captured(a: Any, stream: Any) -> bool:

@@ -7,27 +7,22 @@ call needs only a look-up and a launch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
 from codegen.call import build
-from codegen.call.arrays import library
 from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
 from codegen.call.gradients import differentiable_matmul, recorded, refuse_gradients
-from codegen.call.launch import first_launch, launch_prepared
-from codegen.call.outputs import finished
+from codegen.call.launch import first_launch, launch_again, launch_prepared
 from codegen.call.prepared_calls import forget_prepared
 from codegen.call.prepared_calls import prepared_calls as _prepared
-from codegen.call.prepared_calls import prepared_epilogues as _prepared_epilogues
-from codegen.call.quick_keys import quick_key
-from codegen.call.separate_parts import joined_parts
-from coordgraph import CodegenError, LaunchError
+from codegen.call.with_epilogue import launch_with_epilogue
+from coordgraph import CodegenError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
-from coordgraph.gemm import OFFSETS, PARTS, ROWS, TARGETS, tensor_of
-from coordgraph.interpreter.arguments import with_defaults
+from coordgraph.gemm import OFFSETS, PARTS, ROWS, TARGETS
 from passes.choosing import Plan
 
 __all__ = ["chosen", "forget", "grouped_matmul", "matmul"]
@@ -121,7 +116,7 @@ def matmul(
     beta = beta if type(beta) is float else number(beta, "beta")
     tabled = b.__class__ is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
-        return _with_epilogue(
+        return launch_with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
             (alpha, beta, stream),
             epilogue or ALPHA_BETA,
@@ -148,7 +143,7 @@ def matmul(
             a.dtype,
             a.device,
             None if out is None else out.dtype,
-            c is None or c.is_contiguous() or c.stride(),
+            None if c is None else c.is_contiguous() or c.stride(),
             out is None or out.is_contiguous() or out.stride(),
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
             beta == 0,
@@ -177,10 +172,11 @@ def matmul(
         prepared = None
     try:
         if prepared is not None:
-            launch, swap_a, swap_b = prepared
-            left = library(a).transposed(a) if swap_a else a
-            right = library(b).transposed(b) if swap_b else b
-            return launch(left, right, c, out, alpha, beta, stream)
+            if prepared.repeat is not None:
+                d = prepared.repeat(a, b, c, out, alpha, beta, stream)
+                if d is not None:
+                    return d
+            return launch_again(prepared, a, b, c, out, alpha, beta, stream)
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     axes = len(a.shape), len(b.shape)
@@ -203,79 +199,6 @@ def matmul(
         transpose_a=transpose_a,
         transpose_b=transpose_b,
     )
-
-
-def _with_epilogue(
-    matrices: Mapping[str, Any],
-    scalars: tuple[Any, float, Any],
-    epilogue: EpilogueFunction,
-    operands: Mapping[str, Any],
-    *,
-    tables: Mapping[str, Any],
-    offsets: Any = None,
-    **options: Any,
-) -> Any:
-    """Launch a product with an epilogue, or with `tables`: the arguments `rows` and `targets`."""
-    alpha, beta, _ = scalars
-    if not isinstance(epilogue, EpilogueFunction):
-        raise LaunchError(
-            f"epilogue = {epilogue!r} is not a traced epilogue; make one from a function with "
-            "@coordgraph.epilogue.epilogue(…)"
-        )
-    matrices, epilogue, options = joined_parts(matrices, epilogue, options)
-    a, b, c, out = (matrices[name] for name in "ABCD")
-    quick = quick_key(epilogue, matrices, (alpha, beta), operands, tables, offsets, options)
-    known = None if quick is None else _prepared_epilogues.get(quick)
-    # A key has the id() of an epilogue; an entry keeps the epilogue alive, so no other gets the id.
-    if known is not None and known[0] is epilogue:
-        try:
-            return launch_prepared(known[1], a, b, c, out, *scalars, **operands)
-        except (ArgumentMismatch, CodegenError):
-            pass  # this launch was refused; the code below reports why, or tries the next plan
-    tables = {name: table for name, table in tables.items() if table is not None}
-    if tables:
-        options |= {"gathered_rows": ROWS in tables, "scattered_rows": TARGETS in tables}
-        if options.get("tune"):
-            raise LaunchError(
-                f"tune=True does not measure products with {' and '.join(tables)}; leave out tune"
-            )
-    given = {"c": c, "alpha": alpha, "beta": beta, **operands}
-    what = f"a product with {' and '.join(tables) or 'this epilogue'}"
-    refuse_gradients({"a": a, "b": b, **given}, what)
-    outputs = [o.name for o in epilogue.outputs]
-    for output in epilogue.outputs:
-        if output.reduce and operands.get(output.name) is not None:
-            raise LaunchError(
-                f"{output.name} is an output that reduces rows, and matmul makes its array; leave "
-                "the argument out, or call a kernel of codegen.compile"
-            )
-    with_defaults(epilogue, {name: x for name, x in given.items() if name not in outputs})
-    arrays = {
-        tensor_of(name): operands[name]
-        for name in (*(o.name for o in epilogue.tensors), *outputs)
-        if operands.get(name) is not None
-    }
-    numbers = {name: x for name, x in operands.items() if tensor_of(name) not in arrays}
-    numbers = {name: x for name, x in numbers.items() if name not in outputs}
-    arrays, operands = arrays | tables, {**operands, **tables}
-    groups: dict[str, Any] = {} if offsets is None else {OFFSETS: offsets}
-    inputs = {"a": a, "b": b, **groups, **arrays}
-    # The key has the operands' names, as arrays of one layout may be given for different operands.
-    key = (array_key(inputs, c, out), *arrays, beta == 0, epilogue, *sorted(options.items()))
-    prepared = None if options.get("tune") else _prepared.get(key)
-    try:
-        if prepared is not None:
-            found = launch_prepared(prepared, a, b, c, out, *scalars, **groups, **operands)
-            if quick is not None:
-                _prepared_epilogues.put(quick, (epilogue, prepared))
-            return finished(epilogue, found, scalars[2], invariant=options["invariant"])
-    except (ArgumentMismatch, CodegenError):
-        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
-    every = {**matrices, **groups, **arrays}
-    found = first_launch(
-        _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
-    )
-    return finished(epilogue, found, scalars[2], invariant=options["invariant"])
 
 
 def grouped_matmul(
@@ -346,7 +269,7 @@ def grouped_matmul(
     tabled = b.__class__ is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         check_offsets(offsets)
-        return _with_epilogue(
+        return launch_with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
             (alpha, beta, stream),
             epilogue or ALPHA_BETA,
@@ -386,10 +309,7 @@ def grouped_matmul(
         prepared = None
     try:
         if prepared is not None:
-            launch, swap_a, swap_b = prepared
-            left = library(a).transposed(a) if swap_a else a
-            right = library(b).transposed(b) if swap_b else b
-            return launch(left, right, c, out, alpha, beta, stream, offsets=offsets)
+            return launch_prepared(prepared, a, b, c, out, alpha, beta, stream, offsets=offsets)
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     return first_launch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from codegen.call.arrangement import Prepared
+from codegen.call.arrangement import Prepared, Repeat
 from codegen.lru import LRUCache
 from coordgraph.epilogue import EpilogueFunction
 
@@ -14,8 +14,13 @@ MOST_CALLS = 4096
 """The largest number of entries of each cache."""
 
 prepared_calls = LRUCache[Hashable, Prepared](MOST_CALLS)
-prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared]](MOST_CALLS)
-"""Prepared launches of products with an epilogue, by `quick_key`, which takes little host time."""
+prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared, Repeat | None]](
+    MOST_CALLS
+)
+"""Prepared launches of products with an epilogue, by `quick_key`, which takes little host time.
+
+An entry has the epilogue, the prepared call, and a function of `Prepared.repeated` or None.
+"""
 
 
 def forget_prepared() -> None:

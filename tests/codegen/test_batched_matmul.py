@@ -339,14 +339,15 @@ def test_one_matrix_for_all_products_is_one_product(fake: FakeDriver):
 
 def test_arrays_go_straight_to_the_kernel_where_they_are_as_it_takes_them(fake: FakeDriver):
     codegen.matmul(batch(4, 64, 64, A), batch(4, 64, 64, B), out=batch(4, 64, 64, D))
-    ((launch, *transposes),) = matmul._prepared._young.values()
-    assert isinstance(launch, partial)
-    assert isinstance(launch.func, codegen.Kernel)
-    assert transposes == [False, False]
+    (prepared,) = matmul._prepared._young.values()
+    assert isinstance(prepared.launch, partial)
+    assert isinstance(prepared.launch.func, codegen.Kernel)
+    assert not prepared.swap_a
+    assert not prepared.swap_b
     turned = turned_batch(4, 64, 64, B)
     codegen.matmul(batch(4, 64, 64, A), turned, out=batch(4, 64, 64, D))
-    *_, (launch, *transposes) = matmul._prepared._young.values()
-    assert transposes == [False, True]
+    *_, prepared = matmul._prepared._young.values()
+    assert (prepared.swap_a, prepared.swap_b) == (False, True)
 
 
 def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import finalize
 
 from codegen.architectures import Alignment, Variant
+from codegen.call.arrangement import Repeat
 from codegen.call.arrays import Library, library, row_major, stream_handle
 from codegen.call.checks import check_call, problem_parameters
 from codegen.call.operands import Operands
@@ -34,8 +35,10 @@ from codegen.targets.nvptx.launch.call import (
     Loaded,
     other_operands,
 )
+from codegen.targets.nvptx.launch.call_keys import LOW_BITS, call_key
 from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.launch.release import free_released, release
+from codegen.targets.nvptx.launch.repeated import RepeatedCall, RepeatedEpilogue
 from codegen.targets.nvptx.launch.variants import NARROW, variant_of
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph, LaunchError
@@ -51,10 +54,6 @@ __all__ = ["CudaKernel"]
 MOST_PLANS = 1024
 """The `limit` of the LRU cache in which a kernel keeps a `CheckedCall` for each key of a call. The
 key holds, among other things, the shapes, types, strides and alignments of the call's arrays."""
-LOW_BITS = ALIGNED_BYTES - 1
-"""Mask for the low 4 bits of an address; they are 0 if the address is aligned to 16 bytes."""
-NOTHING: tuple[Hashable, int] = (None, 0)
-"""(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
 """The owner and the name, in `Workspaces`, of the buffer of zeros that calls with k = 0 read as A
 and B. The owner is no stream, because calls on all streams share the buffer."""
@@ -224,30 +223,10 @@ class CudaKernel(Kernel):
             LaunchError: arguments do not fit the kernel, or the launch fails.
         """
         require_gpu()
-        home = library(a)
-        others: tuple[Any, ...] = ()
-        if self._plain and not operands and type(alpha) is float and type(beta) is float:
-            scalars, read = (alpha, beta), (beta != 0,)
-        else:
-            given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
-            passed = {**given.arrays, **given.outputs}
-            c, others = given.arrays.get("C"), tuple(map(passed.get, self._others))
-            scalars = tuple(given.scalars.values())
-            read = tuple(value != 0 for value in scalars)
-        key_a, at_a = home.layout_key(a, "a")
-        key_b, at_b = library(b).layout_key(b, "b")
-        key_c, at_c = NOTHING if c is None else library(c).layout_key(c, "c")
-        away = home if out is None else library(out)
-        key_d, at_d = NOTHING if out is None else away.layout_key(out, "out")
-        key_o, at_o = NOTHING if offsets is None else library(offsets).layout_key(offsets, OFFSETS)
-        low = (at_a & LOW_BITS, at_b & LOW_BITS, at_c & LOW_BITS, at_d & LOW_BITS)
-        key = (key_a, key_b, key_c, key_d, key_o, low, read, workgroups)
-        at_others: tuple[int, ...] = ()
-        if others:
-            seen = [_layout_key(x, name) for x, name in zip(others, self._others, strict=True)]
-            at_others = tuple(at for _, at in seen)
-            key = (*key, *((found, at & LOW_BITS) for found, at in seen))
-        pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
+        home, away = library(a), library(a if out is None else out)
+        scalars, read, c, others = self._operands(c, alpha, beta, operands)
+        named = zip(self._others, others, strict=True) if others else ()
+        key, pointers = call_key((a, b, c, out, offsets), named, read, workgroups)
         plan = self._plans.get(key)
         if plan is None:
             views = self._views(a, b, c, out, offsets, others)  # refuses arrays in host memory
@@ -261,12 +240,11 @@ class CudaKernel(Kernel):
             made = {name: self._new(home, a, plan, name) for name in missing}
             if makes_d:
                 out = self._new(home, a, plan, "D")
-                at_d = home.address(out)
-            if made or at_d & LOW_BITS:
+                pointers = (*pointers[:3], home.address(out), *pointers[4:])
+            if made or pointers[3] & LOW_BITS:
                 # Call again with the new outputs: their alignment may need another variant.
                 more = {"workgroups": workgroups, "offsets": offsets, **operands, **made}
                 return self(a, b, c, out, alpha, beta, stream, **more)
-            pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         elif plan.overlaps(pointers):
             # Address ranges overlap, but matrices of a batch may still be disjoint: check them.
             views = self._views(a, b, c, out, offsets, others)
@@ -276,6 +254,54 @@ class CudaKernel(Kernel):
         if away.waits:
             away.finish(handle)
         return (out, *(operands[name] for name in self._outputs)) if self._outputs else out
+
+    def _operands(
+        self, c: Any, alpha: float, beta: float, operands: Mapping[str, Any]
+    ) -> tuple[tuple[float, ...], tuple[bool, ...], Any, tuple[Any, ...]]:
+        """The operands of a call.
+
+        Returns:
+            The scalars of the epilogue in order; for each scalar on whose value the launch depends,
+            whether it is not 0; C or None; and the arrays passed by keyword, in the order of the
+            call's pointers.
+
+        Args:
+            c, alpha, beta, operands: the arguments of the call, which may be operands of any
+                epilogue.
+        """
+        if self._plain and not operands and type(alpha) is float and type(beta) is float:
+            return (alpha, beta), (beta != 0,), c, ()
+        given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
+        passed = {**given.arrays, **given.outputs}
+        others = tuple(map(passed.get, self._others))
+        scalars = tuple(given.scalars.values())
+        return scalars, tuple(value != 0 for value in scalars), given.arrays.get("C"), others
+
+    def repeated(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        alpha: float,
+        beta: float,
+        workgroups: int | None,
+        operands: Mapping[str, Any],
+    ) -> Repeat | None:
+        scalars, read, c, others = self._operands(c, alpha, beta, operands)
+        named = zip(self._others, others, strict=True) if others else ()
+        arrays = [x for x in (a, b, c, out, *others) if x is not None]
+        if not all(library(x).keyed for x in arrays) or not all(type(x) is float for x in scalars):
+            return None
+        key, pointers = call_key((a, b, c, out, None), named, read, workgroups)
+        checked = self._plans.get(key)
+        if checked is None or any(pointer & LOW_BITS for pointer in pointers):
+            return None
+        if not self._default:
+            return RepeatedEpilogue(checked, self.graph, a, scalars)
+        if c is not None or beta:
+            return None
+        return RepeatedCall(checked, a, b, out, self.graph.tensor("D").dtype)
 
     def _new(self, home: Library, like: Any, plan: Launches, tensor: str) -> Any:
         """A new array for D or another output, of the library of the array `like`."""
@@ -420,12 +446,3 @@ class CudaKernel(Kernel):
     def registers(self) -> int:
         """Registers of a thread on GPU 0, in the variant for 16-byte aligned tensors."""
         return self._load(device(0)).function.registers
-
-
-def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:
-    """(layout key, address) of an array; NOTHING if `array` is None.
-
-    The layout key is made of the shape, the element type and the strides. `what` is the name of the
-    array in error messages.
-    """
-    return NOTHING if array is None else library(array).layout_key(array, what)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import codegen
+from codegen.call import with_epilogue
+from codegen.call.prepared_calls import prepared_epilogues
 from codegen.call.quick_keys import quick_key
 from coordgraph.epilogue import epilogue, output
 
@@ -95,17 +97,17 @@ def test_the_third_call_only_launches(monkeypatch: pytest.MonkeyPatch):
     a, b, bias = (np.random.default_rng(0).random(s, np.float32) for s in ((4, 8), (8, 6), (6,)))
     right = 2 * (a @ b) + bias
     call = lambda: codegen.matmul(a, b, epilogue=scaled, scale=2.0, bias=bias)  # noqa: E731
-    monkeypatch.setattr(matmul, "quick_key", lambda *_: "one key")
+    monkeypatch.setattr(with_epilogue, "quick_key", lambda *_: "one key")
     matmul.forget()
     for _ in range(2):
         np.testing.assert_allclose(call(), right, rtol=1e-5)
     with monkeypatch.context() as patch:
-        patch.setattr(matmul, "array_key", None)  # calls without a quick key would fail
+        patch.setattr(with_epilogue, "array_key", None)  # calls without a quick key would fail
         np.testing.assert_allclose(call(), right, rtol=1e-5)
     # An epilogue at the address of a deleted one has the same quick key, but its own result.
     other = epilogue(scale="", bias="n")(lambda acc, scale, bias: acc * scale - bias)
     d = codegen.matmul(a, b, epilogue=other, scale=2.0, bias=bias)
     np.testing.assert_allclose(d, right - 2 * bias, rtol=1e-5)
-    assert len(matmul._prepared_epilogues) == 1
+    assert len(prepared_epilogues) == 1
     matmul.forget()
-    assert len(matmul._prepared_epilogues) == 0
+    assert len(prepared_epilogues) == 0

@@ -1,0 +1,160 @@
+"""Calls of a kernel like an earlier one, with fewer checks and in less host time.
+
+`codegen.Kernel.repeated` says what the callers of these functions make sure of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from codegen.call.arrays import library, stream_handle
+from codegen.targets.nvptx.launch.call import Launches, other_operands
+from codegen.targets.nvptx.launch.call_keys import LOW_BITS
+from coordgraph import KernelGraph
+from coordgraph.gemm import tensor_of
+
+__all__ = ["RepeatedCall", "RepeatedEpilogue"]
+
+NO_OPERANDS: Mapping[str, Any] = {}
+
+
+class RepeatedCall:
+    """Repeats a call of a kernel with the default epilogue, without C and with a beta of 0.
+
+    Args:
+        checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
+        a, b, out: the arrays of the earlier call; `out` is None if it made a new array.
+        dtype: the element type of D.
+    """
+
+    __slots__ = ("_checked", "_device", "_dtype", "_home", "_new", "_shape", "_type_b")
+
+    def __init__(self, checked: Launches, a: Any, b: Any, out: Any, dtype: str) -> None:
+        self._checked, self._home, self._dtype = checked, library(a), dtype
+        self._device, self._type_b = a.device, b.dtype
+        self._shape, self._new = checked.shapes["D"], out is None
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        alpha: float,
+        beta: float,
+        stream: Any,
+        operands: Mapping[str, Any] = NO_OPERANDS,
+    ) -> Any:
+        """Launch the kernel and return D; or return None, without a launch, to refuse the call.
+
+        A call is refused if an address is not a multiple of 16 bytes, if memory of `out` overlaps A
+        or B, if alpha is no float, or if the type or the device of B, or the shape or the device of
+        `out` is not that of the earlier call.
+        """
+        home, device = self._home, self._device
+        if b.device != device or b.dtype != self._type_b or type(alpha) is not float:
+            return None
+        if self._new:
+            out = home.empty(a, self._shape, self._dtype)
+        elif out.shape != self._shape or out.device != device:
+            return None
+        at_a, at_b, at_d = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        if (at_a | at_b | at_d) & LOW_BITS:
+            return None
+        pointers = (at_a, at_b, 0, at_d, 0)
+        if not self._new and self._checked.overlaps(pointers):
+            return None
+        handle = home.current_stream(a) if stream is None else stream_handle(stream)
+        self._checked.launch(pointers, (alpha, 0.0), handle)
+        return out
+
+
+class RepeatedEpilogue:
+    """Repeats a call of a kernel with an epilogue of its own.
+
+    Args:
+        checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
+        graph: the graph of the kernel.
+        a: the array A of the earlier call.
+        scalars: the scalars of the earlier call, in the order of the epilogue's parameters.
+    """
+
+    __slots__ = (
+        "_checked",
+        "_has_c",
+        "_home",
+        "_made_type",
+        "_others",
+        "_outputs",
+        "_reads",
+        "_scalars",
+        "_stores_d",
+    )
+
+    def __init__(
+        self, checked: Launches, graph: KernelGraph, a: Any, scalars: Sequence[float]
+    ) -> None:
+        epilogue = graph.gemm.epilogue
+        self._checked, self._home = checked, library(a)
+        self._scalars = tuple(o.name for o in epilogue.scalars)
+        self._reads = [value != 0 for value in scalars]
+        arguments = {tensor_of(o.name): o.name for o in epilogue.tensors}
+        self._has_c = "C" in arguments
+        self._others = tuple(arguments.get(name, name) for name in other_operands(graph.tensors))
+        self._outputs, self._stores_d = tuple(graph.gemm.outputs), epilogue.stores_d
+        self._made_type = {name: graph.tensor(name).dtype for name in graph.gemm.stored}
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        alpha: float,
+        beta: float,
+        stream: Any,
+        operands: Mapping[str, Any] = NO_OPERANDS,
+    ) -> Any:
+        """Launch the kernel and return D and other outputs, or None to refuse the call.
+
+        A call is refused, without a launch, if an address is not a multiple of 16 bytes, if memory
+        of an output overlaps another array, if a scalar is no float, or if it is 0 and was not 0 in
+        the earlier call, or the other way around.
+        """
+        home, checked = self._home, self._checked
+        scalars: list[Any] = []
+        if self._scalars:
+            given: dict[str, Any] = {"alpha": alpha, "beta": beta, **operands}
+            scalars = [given.get(name) for name in self._scalars]
+            for value, read in zip(scalars, self._reads):  # noqa: B905 - strict takes host time
+                if type(value) is not float or (value != 0) is not read:
+                    return None
+        new = out is None and self._stores_d
+        if new:
+            out = home.empty(a, checked.shapes["D"], self._made_type["D"])
+        made: dict[str, Any] = {}
+        for name in self._outputs:
+            if operands.get(name) is None:
+                made[name] = home.empty(a, checked.shapes[name], self._made_type[name])
+        every = {**operands, **made} if made else operands
+        pointers = [
+            a.data_ptr(),
+            b.data_ptr(),
+            c.data_ptr() if self._has_c and c is not None else 0,
+            out.data_ptr() if out is not None else 0,
+            0,
+        ]
+        for name in self._others:
+            operand = every.get(name)
+            pointers.append(0 if operand is None else operand.data_ptr())
+        for pointer in pointers:
+            if pointer & LOW_BITS:
+                return None
+        addresses = tuple(pointers)
+        all_new = (new or not self._stores_d) and len(made) == len(self._outputs)
+        if not all_new and checked.overlaps(addresses):
+            return None
+        handle = home.current_stream(a) if stream is None else stream_handle(stream)
+        checked.launch(addresses, scalars, handle)
+        return (out, *(every[name] for name in self._outputs)) if self._outputs else out

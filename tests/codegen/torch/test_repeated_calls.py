@@ -1,0 +1,219 @@
+"""Repeated calls of `matmul` on tensors launch what the first call launched, without its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.call import arrays
+from codegen.call.prepared_calls import forget_prepared
+from codegen.call.views import TensorView, type_name
+from codegen.targets.nvptx.cuda_kernel import CudaKernel
+from codegen.targets.nvptx.launch.call import CheckedCall
+from coordgraph import LaunchError
+from coordgraph.epilogue import epilogue, operand, output
+from tests.codegen.nvptx.fake_driver import FakeDriver
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+M, N, K = 64, 96, 128
+STREAM = 77
+
+
+@epilogue(scale="", bias="n")
+def scaled(acc: Any, scale: Any, bias: Any) -> Any:
+    """Epilogue function: `scale·acc + bias`."""
+    return acc * scale + bias
+
+
+@epilogue(beta="", c=operand("mn", optional=True))
+def added(acc: Any, beta: Any, c: Any) -> Any:
+    """Epilogue function: `acc + beta·c`, with a C that may be left out."""
+    return acc + beta * c
+
+
+@epilogue(bias="n", pre=output("mn"))
+def kept(acc: Any, bias: Any) -> Any:
+    """Epilogue function: D and, as another output, the value before a ReLU."""
+    pre = acc + bias
+    return pre * (pre > 0), pre
+
+
+@dataclass
+class Launches:
+    """Launches of kernels on a fake GPU, whose tensors are in host memory.
+
+    Attributes:
+        made: (checked call, addresses, scalars, stream) of each launch.
+        called: the number of calls of `CudaKernel.__call__`, which checks a call in full.
+    """
+
+    made: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    called: int = 0
+
+
+@pytest.fixture
+def launches(fake: FakeDriver, torch: Any, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    found = Launches()
+    kind: Any = type(arrays.library(torch.zeros(1)))
+    kernel = CudaKernel.__call__
+
+    def view(_: Any, array: Any, what: str) -> TensorView:
+        name = type_name(str(array.dtype).removeprefix("torch."), what)
+        return TensorView(array.data_ptr(), tuple(array.shape), array.stride(), name, 0)
+
+    def call(*given: Any, **options: Any) -> Any:
+        found.called += 1
+        return kernel(*given, **options)
+
+    monkeypatch.setattr(kind, "view", view)
+    monkeypatch.setattr(kind, "current_stream", lambda *_: 0)
+    monkeypatch.setattr(CudaKernel, "__call__", call)
+    monkeypatch.setattr(CheckedCall, "launch", lambda *given: found.made.append(given))
+    assert not fake.launches
+    return found
+
+
+def random(torch: Any, *shape: int, dtype: str = "bfloat16") -> Any:
+    return torch.randn(*shape).to(getattr(torch, dtype))
+
+
+Arguments = dict[str, Any]
+CALLS: dict[str, Callable[[Any], Arguments]] = {
+    "product": lambda torch: {},
+    "out": lambda torch: {"out": random(torch, M, N)},
+    "out with gaps": lambda torch: {"out": random(torch, M, 2 * N)[:, :N]},
+    "transposed": lambda torch: {"b": random(torch, N, K).t()},
+    "a view of rows": lambda torch: {"a": random(torch, M, 2 * K)[:, K:]},
+    "alpha and stream": lambda torch: {"alpha": 2.5, "stream": STREAM},
+    "C": lambda torch: {"c": random(torch, M, N), "beta": 1.0},
+    "batch": lambda torch: {"a": random(torch, 3, M, K), "b": random(torch, 3, K, N)},
+    "epilogue": lambda torch: {"epilogue": scaled, "scale": 2.0, "bias": random(torch, N)},
+    "epilogue, out": lambda torch: {
+        "epilogue": scaled,
+        "scale": 0.0,
+        "bias": random(torch, N),
+        "out": random(torch, M, N),
+        "stream": STREAM,
+    },
+    "epilogue, no C": lambda torch: {"epilogue": added, "beta": 0.0},
+    "epilogue, C": lambda torch: {"epilogue": added, "beta": 2.0, "c": random(torch, M, N)},
+    "outputs": lambda torch: {"epilogue": kept, "bias": random(torch, N)},
+    "an output given": lambda torch: {
+        "epilogue": kept,
+        "bias": random(torch, N),
+        "pre": random(torch, M, N),
+    },
+}
+
+
+def arguments(torch: Any, name: str) -> Arguments:
+    """New arguments of a call of CALLS."""
+    return {"a": random(torch, M, K), "b": random(torch, K, N)} | CALLS[name](torch)
+
+
+def addresses(found: Any) -> list[int]:
+    """The addresses of the tensors that a call returned."""
+    return [x.data_ptr() for x in (found if isinstance(found, tuple) else (found,))]
+
+
+def test_a_call_with_other_addresses_is_only_launched(torch: Any, launches: Launches):
+    """From the third call on, `CudaKernel.__call__` is not entered."""
+    for name in CALLS:
+        for _ in range(2):
+            codegen.matmul(**arguments(torch, name))
+        launches.called = 0
+        codegen.matmul(**arguments(torch, name))
+        assert (launches.called == 0) is (name != "C"), name
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_repeated_call_launches_what_a_first_call_does(torch: Any, launches: Launches, name: str):
+    given = [arguments(torch, name) for _ in range(2)]
+    expected: list[tuple[Any, ...]] = []
+    for each in given:  # a call that no other has prepared is checked in full
+        forget_prepared()
+        codegen.matmul(**each)
+        expected.append(launches.made[-1])
+    for number in (0, 0, 1, 0, 1):
+        found = codegen.matmul(**given[number])
+        returned = addresses(found)
+        assert len(returned) == (2 if given[number].get("epilogue") is kept else 1)
+        _, pointers, scalars, stream = launches.made[-1]
+        _, first_pointers, first_scalars, first_stream = expected[number]
+        for own, first in zip(pointers, first_pointers, strict=True):
+            assert own == first or own in returned
+        assert set(returned) <= set(pointers)
+        assert (tuple(scalars), stream) == (tuple(first_scalars), first_stream)
+
+
+def repeated(torch: Any, name: str, **changes: Any) -> Any:
+    """Make a call of CALLS three times, then with some arguments changed."""
+    given = arguments(torch, name)
+    for _ in range(3):
+        codegen.matmul(**given)
+    return codegen.matmul(**given | changes)
+
+
+@pytest.mark.parametrize("name", ["out", "epilogue, out"])
+def test_what_differs_is_checked(torch: Any, launches: Launches, name: str):
+    """A wrong argument is refused also if all that `matmul` has in its key is as before."""
+    b = random(torch, K, N)
+    for changes, words in {
+        "another type of B": ({"b": b.half()}, "bf16 and f16|f16"),
+        "another shape of D": ({"out": random(torch, M + 1, N)}, "out"),
+        "D is B": ({"b": (both := random(torch, K, N)), "out": both[:M]}, "overlap"),
+    }.values():
+        before = len(launches.made)
+        with pytest.raises(LaunchError, match=words):
+            repeated(torch, name, **changes)
+        assert len(launches.made) == before + 3
+
+
+@pytest.mark.parametrize("name", ["product", "out", "epilogue"])
+def test_addresses_off_16_bytes_need_another_kernel(torch: Any, launches: Launches, name: str):
+    odd = random(torch, M * K + 8)[1:][: M * K].view(M, K)
+    assert odd.data_ptr() % 16
+    repeated(torch, name, a=odd)
+    (first, *_), (other, pointers, *_) = launches.made[-2:]
+    assert first.function is not other.function
+    assert pointers[0] == odd.data_ptr()
+
+
+def test_scalars(torch: Any, launches: Launches):
+    """A scalar that becomes 0, or is given as an int, is checked; its value is launched."""
+    for scale in (3.0, 0.0, 5):
+        repeated(torch, "epilogue", scale=scale)
+        *_, scalars, _ = launches.made[-1]
+        assert list(scalars) == [scale]
+    d = repeated(torch, "product", alpha=2)
+    _, pointers, scalars, _ = launches.made[-1]
+    assert tuple(scalars) == (2, 0)
+    assert pointers[3] == d.data_ptr()
+
+
+def test_c_after_calls_without_c(torch: Any, launches: Launches):
+    c = random(torch, M, N)
+    repeated(torch, "product", c=c, beta=0.5)
+    _, pointers, scalars, _ = launches.made[-1]
+    assert pointers[2] == c.data_ptr()
+    assert tuple(scalars) == (1, 0.5)
+    repeated(torch, "epilogue, no C", c=c, beta=0.5)
+    _, pointers, scalars, _ = launches.made[-1]
+    assert pointers[2] == c.data_ptr()
+    assert tuple(scalars) == (0.5,)
+
+
+def test_parameters_and_tensors_are_mixed(torch: Any, launches: Launches):
+    """Weights are often `torch.nn.Parameter`, a class of its own."""
+    weight = torch.nn.Parameter(random(torch, K, N), requires_grad=False)
+    for _ in range(3):
+        codegen.matmul(random(torch, M, K), weight)
+    launches.called = 0
+    d = codegen.matmul(random(torch, M, K), weight)
+    assert launches.called == 0
+    assert launches.made[-1][1][3] == d.data_ptr()
