@@ -157,16 +157,17 @@ class Example:
         return Job(request, plan, self.views, self.scalars)
 
     def variant(self, request: PlanRequest) -> Hashable:
-        """A key that is equal for examples for which kernels have the same variant of their code.
+        """A key of the alignment of the example's arrays, which selects variants of kernels' code.
 
-        Examples with different keys may have the same variant, too.
+        Every kernel runs the same variant for examples with equal keys. Examples with different
+        keys may run the same variant, too.
         """
         found = sorted(self.views.items())
         arrays = ((x, alignment_of(v), gcd(v.shape[-1], ALIGNED_BYTES)) for x, v in found)
         return request.alignment, gcd(request.gemm.n or 0, ALIGNED_BYTES), *arrays
 
     def load(self, kernel: Kernel, request: PlanRequest) -> None:
-        """Load the code that such a call runs.
+        """Load the code of a kernel that a call with these arrays and numbers runs.
 
         Raises:
             CodegenError: the driver cannot assemble the code, or registers spill.
@@ -262,12 +263,11 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
 
 
 def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
-    """Kernels for lowerings without a cost model: the most frequent ones for random sizes.
+    """Select the kernels that are chosen most often for random sizes in the ranges.
 
-    Batch-invariant products have such kernels too, whose plans add in the order of their size.
-    Data-sheet rates of the GPU or a fixed rule choose the plan of a size. The most frequent kernel
-    is the first. One of the kernels computes whole tiles in row-major order, which suits every
-    size.
+    This is for lowerings without a cost model and for batch-invariant products. For each size the
+    kernel of `PlanRequest.plans`'s first plan counts. The most frequent kernel is the first of the
+    result. One of the kernels computes whole tiles in row-major order, which suits every size.
     """
     used: dict[Plan, int] = {}
     for m, n, k in draw_sizes(ranges, BY_RULE):

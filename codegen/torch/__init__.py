@@ -7,8 +7,10 @@ y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
 The functions call custom operators, such as `torch.ops.coordgraph.matmul`, which have gradients and
-tangents (`codegen.torch.derivatives`), fake kernels, and rules for autocast and vmap. Only
-`scaled_mm` has no gradient and no rule for vmap, and autocast casts no tensor of it.
+tangents (`codegen.torch.derivatives`), fake kernels, and rules for autocast and vmap. There are
+three exceptions: `scaled_mm` has no gradient and no rule for vmap, and autocast casts no tensor of
+it; `cross_entropy` has no tangent and no second derivative; and the operators that `linear` calls
+for an activation have no rule for vmap, so that PyTorch calls them once for each index.
 Calls in eager mode on plain tensors give the same results without PyTorch's dispatcher
 (`codegen.torch.direct`).
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.

@@ -75,9 +75,10 @@ class use_kernels(TorchFunctionMode):
     ```
 
     Calls of `torch.matmul`, `mm`, `bmm`, `addmm`, of the methods of these names, of `@`, and of
-    `torch.nn.functional.linear` and `grouped_mm` become calls of `codegen.torch`, if all factors
-    hold one type of `dtypes` and lie on one device of `devices`. PyTorch computes all other calls,
-    and the products inside its own functions, such as `torch.einsum`.
+    `torch.nn.functional.linear` and `grouped_mm` become calls of `codegen.torch`, if all tensors
+    lie on one device of `devices`, and all hold one type of `dtypes` or, in a region of
+    `torch.autocast`, are cast to one. PyTorch computes all other calls, also calls with arguments
+    such as `out` or `out_dtype`, and the products inside its own functions, such as `torch.einsum`.
 
     Args:
         dtypes: the element types for which kernels are used.

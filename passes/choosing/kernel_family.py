@@ -209,7 +209,8 @@ def _predicted(
     Returns:
         The kernels, as plans without grids; a dict from the `Key` of a kernel to its column in the
         array; and the array, with a row for each size: the logarithm of each kernel's time divided
-        by the time of the fastest kernel for that size.
+        by the time of the fastest kernel for that size. Ratios above `WORST`, and those of kernels
+        that are no candidate for the size, count as `WORST`.
     """
     plans: list[Plan] = []
     places: dict[Key, int] = {}

@@ -48,12 +48,17 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
 
     TMA loads the first operand along m and n and the first vector along n, because a stage has
     room for one of each. Threads read all other operands, and operands that a launch may leave out,
-    from global memory. If elements of one operand or output are apart, as in a transposed one,
-    threads read all operands from global memory.
+    from global memory.
 
-    Ping-pong consumers read all operands from global memory. If operands were in the ring, the next
-    main loop could begin only after the previous epilogue, but ping-pong consumers are meant to
-    overlap main loops with epilogues.
+    The result is () in these cases, in which threads read all operands from global memory:
+
+    - The problem is batched or grouped.
+    - The workgroups of a cluster divide k, B is the left operand of wgmma, or a workgroup's part of
+      a tile has more than `MOST_ROWS` rows.
+    - The elements of a row of an operand or output are not adjacent, as in a transposed one.
+    - Consumers are ping-pong warpgroups. If operands were in the ring, the next main loop could
+      begin only after the previous epilogue, but ping-pong consumers are meant to overlap main
+      loops with epilogues.
     """
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:

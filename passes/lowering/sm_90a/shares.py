@@ -26,15 +26,16 @@ def scatter(
     epilogue: Callable[[Accumulator, Epilogue], Body],
     width: int,
 ) -> ScatterLowering:
-    """Cut a tile into shares for reduce-scatter: acc.m, acc.p, acc.n --Flatten--> share.
+    """Cut a tile into shares for reduce-scatter.
 
-    A share is four accumulator registers of every thread, which `acc.half` and `acc.pair` select.
-    One 16-byte access moves all four, so a share of partial sums is contiguous in memory.
+    The edge `Flatten` numbers the shares by `acc.m`, `acc.p` and `acc.n`, the coordinates of a
+    thread's accumulator registers. A share has four registers of every thread, which `acc.half` and
+    `acc.pair` number. One 16-byte access moves the four, so a share of partial sums is contiguous
+    in memory.
 
     Args:
         c: the coordinate graph under construction, with the accumulator's coordinates.
         gemm: the matrix product: element types, extents, layouts and epilogue.
-        division: how a macro tile is divided over workgroups and warpgroups.
         division: how a macro tile is divided over workgroups and warpgroups.
         epilogue: a function that lowers an epilogue for the registers of an accumulator.
         width: number of elements of D that one access may store.

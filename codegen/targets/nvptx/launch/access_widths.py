@@ -27,9 +27,10 @@ def access_widths(
 ) -> Vectors:
     """The widest accesses that rows and addresses of the tensors allow, at most `most`.
 
-    TMA stores D only under two conditions: the rows of D are multiples of 16 bytes, so that no
-    access of 16 bytes extends past a row into a gap; and pairs of elements of D and of the tensors
-    in `along_rows` can be accessed. A D that is not stored restricts nothing.
+    TMA stores D only under three conditions: the address of D, and the distances between its rows
+    and matrices, are multiples of 16 bytes; the length of its rows is a multiple of 16 bytes, so
+    that no access of 16 bytes extends past a row into a gap; and pairs of elements of D and of the
+    tensors in `along_rows` can be accessed. A D that is not stored restricts nothing.
 
     Args:
         views: the arrays that a call passes, by the name of the tensor. D is among them if it is

@@ -79,10 +79,10 @@ class CapturePool:
         self.device = device
         self._free: dict[bool, list[Buffer]] = {False: [], True: []}
         self._most = {False: 0, True: 0}
-        """The largest size that a launch has needed, by whether the memory must be zero."""
+        """The most bytes that one launch has needed, by whether the memory must be zero."""
         self._leases: dict[Capture, _Lease] = {}
         self._reserved = WeakSet[LRUCache[Any, Any]]()
-        """Caches of addresses of launches for which memory is reserved."""
+        """The caches to clear when a capture takes the reserved memory; see `reserve`."""
         self._lock = threading.Lock()
 
     @property
@@ -137,7 +137,14 @@ class CapturePool:
         return found
 
     def _buffer(self, lease: _Lease, zeroed: bool, size: int) -> int:
-        """The address of at least `size` bytes that only the graph of a lease uses."""
+        """The address of a buffer of at least `size` bytes for a captured launch.
+
+        Args:
+            lease: the memory that the captured graph uses on the stream of the launch; a new buffer
+                is added to it.
+            zeroed: whether the buffer must be zero before the launch.
+            size: number of bytes that the launch needs.
+        """
         for kind, buffer in reversed(lease.buffers):
             if kind == zeroed and buffer.size >= size:
                 return buffer.pointer
@@ -156,7 +163,10 @@ class CapturePool:
         return taken.pointer
 
     def _recycle(self) -> None:
-        """Take back the memory of graphs that are destroyed. Their launches left it zero."""
+        """Make the memory of destroyed graphs free for later captures.
+
+        Buffers that launches need zeroed are zero already, because every launch leaves them so.
+        """
         for capture, lease in [*self._leases.items()]:
             if lease.lifetime is not None and lease.lifetime.ended:
                 del self._leases[capture]
@@ -193,7 +203,7 @@ def _rounded(size: int) -> int:
 
 
 def _sizes(work: Sequence[Work]) -> dict[bool, int]:
-    """The number of bytes of the tensors of a launch, by whether they must be zero."""
+    """The total size in bytes of a launch's workspace tensors, by whether they must be zero."""
     return {
         kind: sum(_rounded(size) for _, size, zeroed in work if zeroed == kind)
         for kind in (False, True)

@@ -47,7 +47,7 @@ class Workspaces:
         self._is_capturing = bindings().cuStreamIsCapturing
 
     def owner(self, stream: int) -> Hashable:
-        """The key of a launch's workspace: the stream, or the `Capture` that the stream is part of.
+        """The key of a launch's workspace: the stream, or a `Capture` if it captures a CUDA graph.
 
         For the per-thread default stream, the key also has the thread.
         """
