@@ -32,8 +32,8 @@ def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> No
         return  # sums of integers are exact, so every order gives the same bits
     if request.gemm.ragged("k"):
         raise LaunchError(
-            "invariant=True pins the order of additions by n and k, but with group_axis='k' every "
-            "group has its own k; leave out invariant, or multiply each group by matmul"
+            "invariant=True needs one order of additions for all rows, but with group_axis='k' "
+            "every group has its own k; leave out invariant, or multiply each group by matmul"
         )
     if request.target == "cpu":
         return

@@ -18,7 +18,7 @@ from codegen.call.gradients import refuse_gradients
 from codegen.call.views import TensorView, numpy_view, shape_text
 from coordgraph import LaunchError
 from coordgraph.epilogue import EpilogueFunction
-from coordgraph.gemm import LARGEST_PART_STRIDE, PART_STRIDE, PARTS
+from coordgraph.gemm import LARGEST_PART_STRIDE, PARTS
 from coordgraph.parts_of_b import SEPARATE
 from coordgraph.tensors import dtype
 
@@ -73,8 +73,8 @@ def joined_parts(
     if len(views[0].shape) != axes or len(matrices["A"].shape) != 2:
         raise LaunchError(
             f"b[0] is {shape_text(views[0].shape)} and a is "
-            f"{shape_text(tuple(matrices['A'].shape))}; a tuple b holds matrices, or with groups "
-            f"batches of a matrix for each group, and a is a matrix; for other shapes {ADVICE}"
+            f"{shape_text(tuple(matrices['A'].shape))}, but if b is a tuple, a must be a matrix, "
+            f"and b[0] {'groups x k x n' if axes == 3 else 'a matrix'}; for other shapes {ADVICE}"
         )
     backwards = views[0].pointer > views[-1].pointer
     order = slice(None, None, -1 if backwards else 1)
@@ -120,8 +120,8 @@ def _step(views: list[TensorView]) -> int:
     step, rest = divmod(apart.pop(), size)
     if rest or step > LARGEST_PART_STRIDE:
         raise LaunchError(
-            f"the arrays of b are {step * size + rest} bytes apart in memory, but {PART_STRIDE} "
-            f"must be a number of elements up to {LARGEST_PART_STRIDE}; {ADVICE}"
+            f"the arrays of b are {step * size + rest} bytes apart in memory, but kernels need a "
+            f"multiple of {size} bytes up to {size * LARGEST_PART_STRIDE}; {ADVICE}"
         )
     return step
 

@@ -66,7 +66,10 @@ def _run(program: Path) -> None:
         runpy.run_path(str(program), run_name="__main__")
     except SystemExit as end:
         if end.code:
-            raise CodegenError(f"{program} ends with exit code {end.code}") from end
+            raise CodegenError(
+                f"{program} ends with exit code {end.code}; correct the program, so that "
+                f"`python {program}` ends with 0"
+            ) from end
     except Exception as error:
         if isinstance(error, CoordGraphError):
             raise

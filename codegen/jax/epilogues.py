@@ -43,8 +43,8 @@ def product_with_epilogue(
         D (None if the epilogue does not store it), then the outputs in the order of declaration.
 
     Raises:
-        LaunchError: shapes or types do not fit, or traced programs lack something that is asked of
-            them.
+        LaunchError: shapes or types do not fit, or the arguments need what traced programs do not
+            have, such as an output that reduces rows.
     """
     function = _checked(ALPHA_BETA if epilogue is None else epilogue, operands, given=epilogue)
     scalars = {operand.name for operand in function.scalars}
@@ -108,7 +108,8 @@ def _checked(
             raise LaunchError(
                 f"the output {output.name} of the epilogue {function.name} is reduced by "
                 f"'{output.reduce}', which kernels in traced programs do not do: the number of "
-                "partial results depends on the kernel, and XLA needs it before. Declare "
+                "partial results depends on the kernel, which is chosen at launch, but XLA needs "
+                "the number when it compiles. Declare "
                 f"{output.name}=ep.output('mn'), and reduce the returned array by jax.numpy; or "
                 "call codegen.matmul outside of jax.jit"
             )

@@ -118,8 +118,8 @@ def multiply_groups(
     """
     if invariant and b.dim() == 2:
         raise LaunchError(
-            "invariant=True pins the order of additions by n and k, but here every group has its "
-            "own k; leave out invariant, or multiply each group by matmul"
+            "invariant=True needs one order of additions for all rows, but the groups divide k, so "
+            "every group has its own k; leave out invariant, or multiply each group by matmul"
         )
     axis = "m" if b.dim() == 3 else "k"
     if axis == "k" or invariant:

@@ -76,8 +76,9 @@ class RowOrder:
         """
         if plan.tile[1] != self.columns:
             return (
-                f"the plan's tiles have {plan.tile[1]} columns, so that rows of D would be reduced "
-                f"in another order; choose tiles of {self.columns} columns"
+                f"the plan's tiles have {plan.tile[1]} columns, and those of the plans for other m "
+                f"have {self.columns}, so that rows of D would be reduced in another order; choose "
+                f"tiles of {self.columns} columns"
             )
         warps = _warps(instructions, plan)
         if warps is not None and warps == self.warps:
@@ -85,6 +86,6 @@ class RowOrder:
         rows = plan.tile[0] // plan.cluster[0]
         return (
             f"the warps of a workgroup divide the columns of its tile of {rows} rows in another "
-            "way, so that rows of D would be reduced in another order; choose tiles of 128 rows "
-            "for each workgroup"
+            "way than the plans for other m, so that rows of D would be reduced in another order; "
+            "choose tiles of 128 rows for each workgroup"
         )

@@ -81,9 +81,9 @@ def no_sums(graph: KernelGraph) -> str | None:
     gemm = graph.gemm
     if gemm.sums > 1 and gemm.part_width != 1 and SHARE in graph.coordinates:
         return (
-            f"the epilogue {gemm.epilogue.name} has {gemm.sums} sums of {gemm.parts} parts of B, "
-            "which a share of a tile does not hold together; choose a reduction other than "
-            "scatter, or parts=interleaved"
+            f"the epilogue {gemm.epilogue.name} has {gemm.sums} sums for an element of D, which "
+            f"with parts={gemm.parts} and the reduction scatter would be added up by different "
+            "workgroups; choose another reduction, or parts=interleaved"
         )
     return too_many_sums(gemm)
 
@@ -110,11 +110,12 @@ def no_team(divisions: Sequence[Division]) -> str | None:
     if len(teams) == 1:
         return None
     odd = next(division for division in divisions if division.team == min(teams))
+    left, right = ("mn"[axis] for axis in (odd.left, odd.right))
     return (
         f"a workgroup's part {odd.extent(M)}x{odd.extent(N)} of tile {extents(odd.tile)} cannot be "
-        f"halved, and those of other tiles are divided over {max(teams)} warpgroups; make one "
-        f"extent a multiple of {2 * MMA_M}, or the other a multiple of {odd.halved_columns}, or "
-        "choose consumers=pingpong"
+        f"halved, and those of other tiles are divided over {max(teams)} warpgroups; make the part "
+        f"a multiple of {2 * MMA_M} in {left} or of {odd.halved_columns} in {right}, or choose "
+        "consumers=pingpong"
     )
 
 

@@ -172,7 +172,7 @@ def test_refusals():
     assert "must be a multiple of 64 in m, for an epilogue of several sums" in few
     scatter = StreamK(workgroups=4, reduction="scatter")
     shares = refusal("stacked", True, (128, 128, 64), {}, scatter)
-    assert "choose a reduction other than scatter, or parts=interleaved" in shares
+    assert "choose another reduction, or parts=interleaved" in shares
     narrow = refusal("interleaved:8", False, (128, 128, 64), {}, DataParallel())
     assert "interleave blocks of a multiple of 16 columns" in narrow
     narrow = refusal("interleaved:4", True, (128, 128, 64), {}, DataParallel())

@@ -37,7 +37,10 @@ class GraphLifetime:
             # The memory is never freed: the destructor may run at any time, until the process ends.
             address = int(library.calloc(1, SEMAPHORE_BYTES) or 0)
         if library is None or not address or library.sem_init(address, 0, 0):
-            raise LaunchError("the C library has no semaphores, which tell when a graph ends")
+            raise LaunchError(
+                "this system's C library has no POSIX semaphores (sem_init), by which destroyed "
+                "CUDA graphs are noticed; use Linux with glibc or musl"
+            )
         self._wait, self._address, self._ended = library.sem_trywait, address, False
         driver = bindings()
         _, _, graph, *_ = cuda("cuStreamGetCaptureInfo", stream)
