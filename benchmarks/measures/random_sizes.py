@@ -190,7 +190,11 @@ def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
 
 
 def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
-    """Summaries by class: all, each regime, each layout, ranges of cuBLAS's time, ranges of k."""
+    """A summary of the comparisons of each class, by the name of the class, such as `layout nt`.
+
+    The classes are all comparisons, each regime, each layout, ranges of cuBLAS's time, and ranges
+    of k; one comparison is in several classes.
+    """
     regimes = dict.fromkeys(one.regime for one in found if one.regime)
     names = [
         "all",

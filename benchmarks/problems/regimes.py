@@ -29,13 +29,13 @@ def _extent(generator: random.Random, low: int, high: int) -> int:
 
 
 def _square(generator: random.Random) -> Size:
-    """A square problem."""
+    """A random size with m = n = k."""
     side = _extent(generator, 512, 8192)
     return side, side, side
 
 
 def _waves(generator: random.Random) -> Size:
-    """A problem with up to a quarter of a wave of tiles more than one to four whole waves."""
+    """A random size whose tiles fill one to four waves, and up to a quarter of the next wave."""
     while True:
         tiles = generator.randint(1, 4) * PROCESSORS + generator.randint(1, PROCESSORS // 4)
         across = [count for count in range(2, 65) if tiles % count == 0 and tiles // count <= 64]
@@ -46,19 +46,19 @@ def _waves(generator: random.Random) -> Size:
 
 
 def _deep(generator: random.Random) -> Size:
-    """A problem with fewer tiles than SMs and a deep k."""
+    """A random size with fewer tiles than SMs, and k between 10,000 and 65,536."""
     m, n = (_extent(generator, 128, 1200) for _ in range(2))
     return m, n, _extent(generator, 10_000, 65_536)
 
 
 def _decoding(generator: random.Random) -> Size:
-    """A layer of a language model with 1 to 64 tokens."""
+    """A random size of a language model's layer: n and k of `LAYERS`, and m of 1 to 64 tokens."""
     n, k = generator.choice(LAYERS)
     return generator.choice((1, 2, 4, 8, 16, 24, 32, 48, 64)), n, k
 
 
 def _layer(generator: random.Random) -> Size:
-    """A layer of a language model with 512 to 8192 tokens."""
+    """A random size of a language model's layer: n and k of `LAYERS`, m of 512 to 8192 tokens."""
     n, k = generator.choice(LAYERS)
     return _extent(generator, 512, 8192), n, k
 
@@ -76,7 +76,7 @@ REGIMES: dict[str, tuple[int, Callable[[random.Random], Size]]] = {
 def regime_shapes(seed: int) -> list[Shape]:
     """Draw the sizes of all regimes; a shape's name is that of its regime.
 
-    Shapes are in turn of each regime, so that a run which ends early has some of each.
+    The regimes take turns in the list, so that a run that ends early has sizes of each.
 
     Args:
         seed: the seed of the random generator; one seed gives the same sizes on every machine.
