@@ -14,9 +14,10 @@ MOST_COLUMNS = 1 << 16
 
 
 def width_of(parts: str) -> int:
-    """The number of adjacent columns of one part of B; 0 if the columns of a part are not divided.
+    """The number of adjacent columns of one part of B, if the columns of all parts alternate.
 
-    The result is 1 for `interleaved`, w for `interleaved:w`, and 0 for a text that is not allowed.
+    The result is 1 for `interleaved` and w for `interleaved:w`. It is 0 for `stacked` and
+    `separate`, where all columns of a part are adjacent, and for a text that is not allowed.
     """
     if parts == INTERLEAVED:
         return 1

@@ -134,7 +134,10 @@ def check_tables_of_rows(gemm: Problem) -> None:
 
 
 def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
-    """The fields with names of tensors, such as `leading_dimensions`, checked, in their order.
+    """Check the fields that name tensors, such as `leading_dimensions`, and sort their names.
+
+    Returns:
+        For each field, its names in the order in which the problem lists its tensors.
 
     Raises:
         VerifyError: a field has a value that it does not allow, a field cannot be combined with the

@@ -216,7 +216,7 @@ def problem_parameters(
 
 
 def _strides(gemm: GemmProblem, views: Mapping[str, TensorView], m: int, n: int) -> dict[str, int]:
-    """The launch arguments for strides; a tensor that the call leaves out is m x n without gaps."""
+    """The launch arguments for strides; a missing tensor counts as an m x n array without gaps."""
     given = {PART_STRIDE: views["B"].strides[-3]} if gemm.parts_apart else {}
     whole = TensorView(0, (1, m, n), (m * n, n, 1), gemm.dtype)
     for name in (*gemm.matrices, *gemm.element_steps):

@@ -47,9 +47,10 @@ def family_of(request: PlanRequest) -> KernelFamily | None:
 def plans_among(request: PlanRequest) -> Iterator[Plan]:
     """Yield plans whose kernels `warm` has built, the cheapest by the cost model first.
 
-    Without a cost model, data-sheet rates of the GPU rank the plans; without both, the plan of the
-    fixed rule is the first. All other built kernels follow, those that compute the fewest elements
-    outside the matrices first, so that a call in the range finds a built kernel in any case.
+    Without a cost model, data-sheet rates of the GPU rank the plans. Without such rates too,
+    `PlanRequest.simple_plan` is the first plan, if its kernel is built. All other built kernels
+    follow, those that compute the fewest elements outside the matrices first, so that a call whose
+    size is in the range always finds a built kernel.
     """
     device, family = request.constants, family_of(request)
     if family is None:

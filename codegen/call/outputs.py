@@ -116,7 +116,14 @@ def finished(
 
 
 def _last(reduce: str, parts: Any, stream: Any, add: Sum) -> Any:
-    """The reduction `reduce` along the last axis, whose extent may be 0; `add` adds along it."""
+    """Reduce the last axis of an array; an axis of extent 0 gives the identity of the reduction.
+
+    Args:
+        reduce: the name of the reduction: `sum`, `max` or `logsumexp`.
+        parts: the array, such as one result for each row of each macro tile.
+        stream: the stream on which to reduce; None for the current stream of the array's library.
+        add: the function that sums along the last axis.
+    """
     home = library(parts)
     with home.on_stream(parts, stream), np.errstate(all="ignore"):  # infinity and NaN are valid
         if not parts.shape[-1]:

@@ -23,7 +23,7 @@ MOST_WORK = 10_000
 that the arrays count as overlapping."""
 
 MOST_SEPARATE = 4
-"""Largest number of matrices that are compared one by one."""
+"""Largest number of matrices of an array whose address ranges are compared one by one."""
 
 
 def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D",)) -> None:
@@ -79,9 +79,10 @@ def _overlap(one: TensorView, other: TensorView) -> str:
 
 
 def _separate(view: TensorView) -> list[TensorView]:
-    """The matrices of an array that has few of them, far apart in memory; else an empty list.
+    """The matrices along an array's third axis from the end, if they are separate; else [].
 
-    Other arrays may lie between such matrices.
+    They are separate if there are at most `MOST_SEPARATE`, and if their address ranges do not
+    overlap. Other arrays may then lie between them.
     """
     if len(view.shape) < 3 or not 1 < view.shape[-3] <= MOST_SEPARATE:
         return []

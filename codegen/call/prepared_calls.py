@@ -14,13 +14,12 @@ MOST_CALLS = 4096
 """The largest number of entries of each cache."""
 
 prepared_calls = LRUCache[Hashable, Prepared](MOST_CALLS)
+"""How to launch a call, by a key made of the layouts of its arrays and of its other arguments."""
 prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared, Repeat | None]](
     MOST_CALLS
 )
-"""Prepared launches of products with an epilogue, by `quick_key`, which takes little host time.
-
-An entry has the epilogue, the prepared call, and a function of `Prepared.repeated` or None.
-"""
+"""The epilogue of a call, how to launch the call, and a function of `Prepared.repeated` or None, by
+`quick_key`, which is fast to compute."""
 
 
 def forget_prepared() -> None:

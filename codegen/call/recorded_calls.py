@@ -35,7 +35,8 @@ class RecordedCall:
     Attributes:
         arrays: the arrays as the caller gave them, by the names of the graph's tensors.
         scalars: the numbers that the call passes to the epilogue, by name.
-        options: arguments of `describe` other than the arrays and `beta`, such as `transpose_a`.
+        options: arguments of `codegen.call.describe.describe` other than the arrays and `beta`,
+            such as `transpose_a`.
     """
 
     arrays: Mapping[str, TensorView]
@@ -44,7 +45,7 @@ class RecordedCall:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The extents m, n and k of the arrays; n is that of D, also if the epilogue has sums."""
+        """The extents m, n and k; n is the number of columns of D, not of B with several parts."""
         found: dict[str, int] = {}
         for name in "AB":
             shape = self.arrays[name].shape
@@ -82,9 +83,14 @@ class RecordedCall:
         return len(self._function.sums)
 
     def _axes(self, name: str) -> str:
-        """The axes of an array's last dimensions, such as `mk`; '' if no size changes the array.
+        """A letter for each of an array's last dimensions, such as `mk` for A.
 
-        An axis that does not change with m, n and k is a dot: the rows of an A that is gathered.
+        The letter says which of m, n and k is the extent of the dimension. A dot stands for an
+        extent that is none of them: the rows of A if a table selects rows of A, and the rows of D
+        if a table selects rows of D. The result is '' if no extent depends on m, n or k.
+
+        Args:
+            name: the name of the array's tensor.
         """
         if name in (ROWS, TARGETS):
             return "m"
@@ -115,16 +121,16 @@ def note(
     scalars: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> bool:
-    """Add a call on a GPU to the open recordings, if there are any.
-
-    Returns:
-        Whether there are open recordings.
+    """Record a call for the blocks of `warm_calls` that are being run; CPU calls are left out.
 
     Args:
         target: `cpu`, or the name of the GPU's architecture.
         arrays: the arrays by the names of tensors; None for one that the call leaves out.
         scalars: the numbers of the call, by name.
-        options: arguments of `describe` other than the arrays and `beta`.
+        options: arguments of `codegen.call.describe.describe` other than the arrays and `beta`.
+
+    Returns:
+        Whether any block of `warm_calls` is being run.
     """
     if not open_recordings:
         return False

@@ -134,10 +134,10 @@ class PlanRequest:
 
     @property
     def _tiled(self) -> Plan:
-        """The plan with the tile of `simple_plan` for a batch-invariant product.
+        """A plan with the tile that `simple_plan` has for a batch-invariant product.
 
-        If wgmma multiplies, the tile is that of the general plan `fallback`, because the tiles of
-        the fixed rule suit only mma.sync.
+        If the lowering has a cost model (wgmma), the plan is `passes.choosing.fallback`, because
+        the tiles of `_by_rule` suit only mma.sync and the CPU. Otherwise it is `_by_rule`.
         """
         row = dtype(self.gemm.dtype).row
         return self._by_rule if self.constants is None else fallback(row=row)

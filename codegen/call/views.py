@@ -156,7 +156,7 @@ class TensorView:
     def is_either_way(self) -> bool:
         """Whether a matrix, or each matrix of a batch, and its transpose are both row-major.
 
-        This is so for rows and columns of adjacent elements.
+        This is so for a single row or a single column whose elements are adjacent.
         """
         return all(self._majors)
 

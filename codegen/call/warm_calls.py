@@ -30,7 +30,7 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["warm_calls"]
 
 KERNELS = 32
-"""The largest number of kernels for each kind of call, unless the caller asks for another."""
+"""The default of `kernels`: the largest number of kernels built for each kind of call."""
 
 
 class warm_calls:
@@ -52,9 +52,10 @@ class warm_calls:
     number of products, and grouped products any number of groups. Calls with `plan` or `tune=True`
     are computed as usual, but not recorded.
 
-    Kernels have other code for addresses and rows that are no multiples of 16 bytes. It is built if
-    recorded calls have such arrays, and for an axis along the rows of an array, if the smallest or
-    the largest extent is no multiple of 16: then for all extents, else for multiples of 16.
+    A kernel has code of its own for arrays whose addresses or rows are no multiples of 16 bytes. It
+    is built if recorded calls have such arrays. It is also built if the length of rows has a range,
+    such as k for a row-major A, and the smallest or the largest extent of this range is no multiple
+    of 16 elements. If both are multiples of 16, later calls should only have such extents.
 
     Several blocks add up, also with `warm`. A process that runs the same block later loads the
     kernels that this one compiled.
@@ -141,7 +142,7 @@ class _Kind:
     _sizes: dict[int, list[tuple[int, int, int]]] = field(
         default_factory=dict[int, list[tuple[int, int, int]]]
     )
-    """The sizes of each recorded call (by its identity) with all tried extents."""
+    """For each recorded call, by its `id()`: its sizes (m, n, k) with all extents of `_tried`."""
 
     def add(self, call: Call, recorded: RecordedCall) -> None:
         """Add a call that was recorded, or the same call with other extents."""
@@ -157,7 +158,7 @@ class _Kind:
 
     @property
     def ranges(self) -> tuple[SizeRange, ...]:
-        """The sizes of each recorded call, from the smallest to the largest extents."""
+        """For each recorded call: the range from its smallest to its largest m, n and k."""
         found = dict[SizeRange, None]()
         for each in self._sizes.values():
             m, n, k = ((min(extents), max(extents)) for extents in zip(*each, strict=True))
@@ -194,12 +195,12 @@ def _described(call: RecordedCall, extents: dict[str, tuple[int, int]]) -> Itera
 
 
 def _tried(low: int, high: int) -> list[int]:
-    """The extents of a range that are tried, to find the kinds of calls in the range.
+    """Extents of a range with which a call is described, to find all kinds of calls in the range.
 
     A matrix with a single row or column has no gaps, and may count as its transpose, so the extent
-    1 may be another kind than the others. Along rows, the kind depends on the largest power of two,
-    up to ALIGNED_BYTES, that divides the extent. If it divides both ends of the range, the program
-    is taken to have only such extents.
+    1 may give another kind of call. The length of a row decides how wide accesses to memory are: it
+    depends on the largest power of two, up to ALIGNED_BYTES, that divides the number of elements.
+    If ALIGNED_BYTES divides both ends of the range, other extents than multiples are not tried.
     """
     found = {low, high, min(max(low, 2), high)}
     if low % ALIGNED_BYTES or high % ALIGNED_BYTES:

@@ -266,8 +266,9 @@ def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) ->
     """Select the kernels that are chosen most often for random sizes in the ranges.
 
     This is for lowerings without a cost model and for batch-invariant products. For each size the
-    kernel of `PlanRequest.plans`'s first plan counts. The most frequent kernel is the first of the
-    result. One of the kernels computes whole tiles in row-major order, which suits every size.
+    kernel of the first plan of `PlanRequest.plans` is counted. The most frequent kernel is the
+    first of the result. One of the kernels computes whole tiles in row-major order, which suits
+    every size.
     """
     used: dict[Plan, int] = {}
     for m, n, k in draw_sizes(ranges, BY_RULE):

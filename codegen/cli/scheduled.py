@@ -255,8 +255,8 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
 def _sized(problem: Problem) -> Gemm:
     """The problem with the sizes of the command line as constant m, n and k.
 
-    A `Gemm` has no k = 0. Kernels multiply zeros then, with the smallest k for which rows are
-    multiples of 16 bytes, so this k takes its place.
+    A `Gemm` refuses k = 0. A kernel that is called with k = 0 multiplies zeros, with the smallest k
+    for which rows are multiples of 16 bytes, so the result has this k instead of 0.
     """
     depth = problem.k or ALIGNED_BYTES // dtype(problem.dtype).bytes
     return replace(problem, k=depth).gemm(fixed=True)

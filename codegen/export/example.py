@@ -26,7 +26,7 @@ NO_SIZES = """    if (count > 1) {
 DIVISION = """
 static int64_t floor_div(int64_t a, int64_t b) { return a / b; } // of numbers that are not negative
 """
-"""C++ code of the function for quotients in `c_expression`, for the shapes of tensors."""
+"""C++ code of `floor_div`, which the example program calls if a tensor's shape has a quotient."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
 """The sizes that the exported example program uses if its command line gives none."""
 

@@ -106,7 +106,7 @@ def matmul(
         found = product_with_epilogue(left, right, options, kind, epilogue, rows, operands)
 
     def without(d: Any) -> Any:
-        """The array without the axes that vectors lack; None stays None."""
+        """`d` without the axes of extent 1 that stand for vectors `a` and `b`; None stays None."""
         if d is not None and b.ndim == 1:
             d = d[..., 0]
         if d is None or a.ndim > 1:
@@ -118,7 +118,10 @@ def matmul(
 
 
 def _default_type(factors: Any) -> Any:
-    """The element type of the product of arrays of the type `factors`: i32 for integers."""
+    """The default element type of D: i32 for integers and f32 for 8-bit floats, else `factors`.
+
+    `factors` is the element type of A and B.
+    """
     name = element_type(factors)
     # The launch refuses a type that kernels lack; XLA then needs some type for the result.
     return factors if name is None else numpy_dtype(dtype(name).result)

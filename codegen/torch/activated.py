@@ -1,7 +1,8 @@
 """The custom operators of `act(A·B + bias)`: one kernel forward, one for gradients of the sums.
 
-`activated` stores only this result. `activated_with_sums` also stores `A·B + bias`, from which an
-epilogue computes the gradient in the backward pass, and the gradient of the bias with it.
+The operator `activated` stores only `act(A·B + bias)`. The operator `activated_with_sums` also
+stores `A·B + bias`. In the backward pass the operator `activated_gradient` computes the gradients
+of `A·B + bias` and of the bias from it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ def _value(activation: str, biased: bool, kept: bool) -> EpilogueFunction:
 
 @cache
 def _gradient(activation: str, biased: bool) -> EpilogueFunction:
-    """The epilogue that computes the gradient of `A·B + bias` from tensors; acc is not used.
+    """The epilogue that computes the gradient of `A·B + bias`; it does not use its sums `acc`.
 
-    If `biased`, the gradient is the output `of_before` instead of D, and the output `of_bias` is
-    the sum of each row: the gradient of the bias, if rows are the columns of `A·B`.
+    Its operands are `before` (`A·B + bias`) and `grad` (the gradient of the activation's result).
+    Without `biased` the gradient is D. With it, the gradient is the output `of_before`, and the
+    output `of_bias` has the sum of each row. If all matrices are given as their transposes,
+    `of_bias` is the gradient of the bias.
     """
 
     def gradient(acc: Any, before: Any, grad: Any) -> Any:

@@ -241,7 +241,7 @@ def _(
     ignore_index: int,
     invariant: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """The losses of all tokens by one call if the calls share `weight`."""
+    """Rule of `torch.vmap`: one call for all mapped indices if `weight` is not mapped."""
     if in_dims[1] is not None:
         return _loss_of_each(info, in_dims, hidden, weight, targets, ignore_index, invariant)
     rows, classes = (
@@ -266,7 +266,7 @@ def _(
     of_weight: bool,
     invariant: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """The gradients of all tokens by one call if `weight` is shared, and needs no gradient."""
+    """Rule of `torch.vmap`: one call if `weight` is neither mapped nor needs a gradient."""
     rows = grad, totals, hidden, targets
     options = ignore_index, of_hidden, of_weight, invariant
     if of_weight or in_dims[3] is not None:

@@ -17,9 +17,9 @@ def in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
 
 
 def without_axis(x: Tensor, axis: int | None) -> Tensor:
-    """A tensor with the shape that `x` has for each index of vmap's axis; its elements may differ.
+    """A tensor with the shape of `x` without the axis that vmap maps, for checks of shapes.
 
-    `axis` is None if vmap maps no axis of `x`.
+    Its elements mean nothing. `axis` is None if vmap maps no axis of `x`.
     """
     if axis is None:
         return x

@@ -163,7 +163,7 @@ def check_types(a: Tensor, other: Tensor) -> None:
 
 
 def _others(kind: torch.dtype) -> str:
-    """What multiplies tensors of an element type that the operators of this file refuse."""
+    """Text for errors: names of functions that multiply a type which these operators refuse."""
     if kind in (torch.float8_e4m3fn, torch.float8_e5m2):
         return "scaled_mm"
     return "PyTorch's function" + ", or codegen.matmul" * (kind in (torch.int8, torch.uint8))

@@ -24,7 +24,7 @@ row of A or column of B."""
 FACTORS = {getattr(torch, d.library): d.name for d in DTYPES.values() if d.is_small_float}
 """The types of 8-bit floats in PyTorch, and their names in coordgraph."""
 WIDE = (torch.bfloat16, torch.float16, torch.float32)
-"""The types of bias, and of results that are not 8-bit floats."""
+"""The types that `bias` of `scaled_mm` may have, and its result if that has no 8-bit floats."""
 
 
 def scaled_mm(
@@ -136,7 +136,13 @@ def _scales(factor: str, given: Tensor | Sequence[Tensor], recipe: Any, extent: 
 def _check(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, kind: torch.dtype
 ) -> tuple[int, int]:
-    """The shape of the result.
+    """Check the tensors of `scaled_mm`, and return the shape (m, n) of its result.
+
+    Args:
+        a, b: A (m x k) and B (k x n).
+        scale_a, scale_b: vectors of one element, or of m and of n elements.
+        bias: n elements, or None.
+        kind: the element type of the result.
 
     Raises:
         LaunchError: shapes, element types, layouts or devices do not fit.

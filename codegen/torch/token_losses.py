@@ -29,7 +29,7 @@ COLUMNS = 256
 """A block of logits whose gradients are stored at a time has a multiple of this number of columns,
 so that its rows are aligned to 16 bytes. Only the last block may have another number."""
 PINNED_CLASSES = 16 * COLUMNS
-"""Number of classes in a block whose number must not depend on the number of tokens."""
+"""Number of classes in each block of the backward pass of `cross_entropy(…, invariant=True)`."""
 
 
 def kind_of_losses(hidden: Tensor) -> torch.dtype:

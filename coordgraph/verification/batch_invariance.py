@@ -81,11 +81,11 @@ groups have their own k, the second value is the k of the group."""
     "reduce equally many columns in every tile.",
 )
 def batch_invariance(evidence: Evidence) -> Finding:
-    """The check `batch-invariance`: the order of additions, and the columns that rows reduce.
+    """The check `batch-invariance`: the order of additions must not depend on m or on other rows.
 
-    A row of D is reduced by tiles along n, so the bits of the result depend on the number of
-    columns of a tile, which the finding of a graph that reduces rows states. Another graph, for
-    another m, gives the same bits only if its tiles have the same number.
+    If the epilogue reduces rows of D, each tile reduces its own columns of a row, so the bits of
+    the result depend on the number of columns of a tile. The finding states this number: a graph
+    for another m gives the same bits only if its tiles have as many columns.
     """
     found = _order_of_sums(evidence)
     if not evidence.graph.gemm.row_reductions or found.outcome is Outcome.REFUTED:

@@ -261,7 +261,13 @@ def _halved(rows: int, columns: int, row: int, k_major: KMajor) -> bool:
 
 
 def _halved_columns(rows: int, columns: int, row: int, k_major: KMajor) -> int:
-    """Two warpgroups divide wgmma's columns only if their number is a multiple of this one."""
+    """The number that must divide wgmma's columns so that each of two warpgroups gets half of them.
+
+    Args:
+        rows, columns: extents of a CTA's part of a tile along m and n, in elements.
+        row: number of elements of A and B in a 128-byte row of shared memory.
+        k_major: whether A, and whether B, is contiguous along k.
+    """
     right_a = swapped(rows, columns, 1)
     return halved_columns(k_major[0 if right_a else 1], 1 if row > UNIT_K else 2)
 

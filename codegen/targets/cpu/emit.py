@@ -229,10 +229,11 @@ class HostWalker(FlagWalker):
         return output and self._as_bits(self.result)
 
     def _as_bits(self, made: DType) -> bool:
-        """Whether accumulators hold the bits of results of type `made`, and not equal numbers.
+        """Whether the buffer of accumulators holds results of type `made` as their bits.
 
-        They do for floats that are computed from integer sums, for the reverse, and for 8-bit
-        floats.
+        Otherwise it holds them as numbers of the accumulators' type. It holds bits if `made` is a
+        float and the sums are integers, if `made` is an integer and the sums are floats, and if
+        `made` is an 8-bit float.
         """
         return made.is_small_float or made.is_float != self.accumulator.is_float
 

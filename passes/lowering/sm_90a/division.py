@@ -119,10 +119,10 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
 
 
 def whole_rows(rows: Any, turns: Any) -> Any:
-    """Whether a single warp holds each row of a workgroup's part of a tile, whatever its columns.
+    """Whether a single warp holds each row of a workgroup's part of a tile of any width.
 
-    A is then the left operand of wgmma, and two warpgroups divide the rows, if any. For other
-    numbers of rows, several warps may hold a row.
+    This is so if A is the left operand of wgmma for every number of columns, and two warpgroups
+    never divide the columns. Otherwise several warps may hold parts of a row.
 
     Args:
         rows: extent in m of a workgroup's part of a tile.
@@ -154,11 +154,12 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
 
 
 def halved_columns(k_major: bool, element_bytes: int) -> int:
-    """The number of which the columns of a tile are a multiple if two warpgroups divide them.
+    """The number that must divide wgmma's columns so that each of two warpgroups gets half of them.
 
-    Each half is then a multiple of 8 columns, or of 16 for 8-bit elements, which wgmma multiplies
-    by instructions of that width; or of 16 if the operand is contiguous along its columns, because
-    a half begins where a TMA box begins.
+    Half of the columns must be a multiple of 8, because a wgmma instruction has a multiple of 8
+    columns. It must be a multiple of 16 in two cases: for 8-bit elements, whose instructions have a
+    multiple of 16 columns here, and for an operand that is not contiguous along k, because each
+    half must begin where a TMA box begins.
 
     Args:
         k_major: whether the operand whose columns are divided is contiguous along k.
@@ -268,7 +269,7 @@ class Division:
 
     @property
     def halved_columns(self) -> int:
-        """Two warpgroups divide the columns only if their number is a multiple of this one."""
+        """The number that must divide wgmma's columns so that two warpgroups can halve them."""
         return halved_columns(self.k_major[self.right], self.kind.bytes)
 
     @property

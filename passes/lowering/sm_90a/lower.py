@@ -359,7 +359,7 @@ class LowerToHopper(Pass):
                 return own, computed_once(graph.coordinates, loop.dim, own.along_k)
 
             def copies(loop: For) -> tuple[Operation | None, tuple[str, ...]]:
-                """The copies of gathered rows in a loop over k, and the indices computed once."""
+                """The copies of gathered rows of a k tile, and indices computed once per k tile."""
                 own, once = of(loop)
                 return own.gathers, once
 

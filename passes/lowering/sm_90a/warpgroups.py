@@ -42,9 +42,10 @@ VECTOR = CHUNK_BYTES // REGISTER_BYTES
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
     """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
 
-    If an element of D has several sums, each is computed from its own columns of B. If single
-    columns alternate in memory, the sums are adjacent registers (`acc.pair`). Otherwise `acc.part`
-    divides the columns of each wgmma instruction, so that a TMA box has columns of one sum only.
+    If an element of D has several sums, each sum is computed from columns of B of its own. If
+    single columns for different sums alternate in memory, the sums of an element are in adjacent
+    registers, which `acc.pair` numbers. Otherwise `acc.part` divides the columns of each wgmma
+    instruction among the sums, so that each TMA box has columns for one sum only.
 
     Returns:
         The accumulator, whose vectors are pairs of elements in adjacent columns of the wgmma
