@@ -15,7 +15,7 @@ from codegen.call.views import TensorView, type_name
 from codegen.targets.nvptx.cuda_kernel import CudaKernel
 from codegen.targets.nvptx.launch.call import CheckedCall
 from coordgraph import LaunchError
-from coordgraph.epilogue import epilogue, operand, output
+from coordgraph.epilogue import epilogue, operand, output, relu
 from tests.codegen.nvptx.fake_driver import FakeDriver
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -40,7 +40,7 @@ def added(acc: Any, beta: Any, c: Any) -> Any:
 def kept(acc: Any, bias: Any) -> Any:
     """Epilogue function: D and, as another output, the value before a ReLU."""
     pre = acc + bias
-    return pre * (pre > 0), pre
+    return relu(pre), pre
 
 
 @dataclass
@@ -174,22 +174,45 @@ def test_what_differs_is_checked(torch: Any, launches: Launches, name: str):
         assert len(launches.made) == before + 3
 
 
-@pytest.mark.parametrize("name", ["product", "out", "epilogue"])
-def test_addresses_off_16_bytes_need_another_kernel(torch: Any, launches: Launches, name: str):
-    odd = random(torch, M * K + 8)[1:][: M * K].view(M, K)
-    assert odd.data_ptr() % 16
-    repeated(torch, name, a=odd)
+def off_16_bytes(torch: Any, rows: int, columns: int) -> Any:
+    """A matrix whose address is no multiple of 16 bytes."""
+    found = random(torch, rows * columns + 1)[1:].view(rows, columns)
+    assert found.data_ptr() % 16
+    return found
+
+
+@pytest.mark.parametrize(("name", "place"), [("product", 0), ("out", 3), ("epilogue, out", 3)])
+def test_addresses_off_16_bytes_need_another_kernel(
+    torch: Any, launches: Launches, name: str, place: int
+):
+    odd = off_16_bytes(torch, M, N if place else K)
+    repeated(torch, name, **{"out" if place else "a": odd})
     (first, *_), (other, pointers, *_) = launches.made[-2:]
     assert first.function is not other.function
-    assert pointers[0] == odd.data_ptr()
+    assert pointers[place] == odd.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["product", "epilogue", "outputs"])
+def test_new_arrays_off_16_bytes_need_another_kernel(
+    torch: Any, launches: Launches, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A library may allocate D at any address."""
+    kind: Any = type(arrays.library(torch.zeros(1)))
+    repeated(torch, name)
+    monkeypatch.setattr(kind, "empty", lambda *given: off_16_bytes(torch, *given[2]))
+    found = codegen.matmul(**arguments(torch, name))
+    (first, *_), (other, pointers, *_) = launches.made[-2:]
+    assert first.function is not other.function
+    assert addresses(found)[0] == pointers[3]
 
 
 def test_scalars(torch: Any, launches: Launches):
     """A scalar that becomes 0, or is given as an int, is checked; its value is launched."""
     for scale in (3.0, 0.0, 5):
         repeated(torch, "epilogue", scale=scale)
-        *_, scalars, _ = launches.made[-1]
+        (before, *_), (checked, _, scalars, _) = launches.made[-2:]
         assert list(scalars) == [scale]
+        assert (checked is before) is (scale != 0)
     d = repeated(torch, "product", alpha=2)
     _, pointers, scalars, _ = launches.made[-1]
     assert tuple(scalars) == (2, 0)
