@@ -4,8 +4,9 @@
     python -m benchmarks calls --size 512x512x512 --plan "128x128x64 data-parallel"
 
 The first figures are the microseconds that one call takes on the host. Calls are asynchronous, and
-the launch queue is kept short so that none waits for the GPU. `torch.matmul`, a compiled kernel
-`kernel(a, b, out=out)` and `codegen.matmul` are timed in turn. The second figures are the seconds
+the launch queue is kept short so that none waits for the GPU. PyTorch's functions, a compiled
+kernel `kernel(a, b, out=out)`, `codegen.matmul` and `codegen.torch.linear` are timed in turn, with
+an array `out` and with a new array for D, and with a bias. The second figures are the seconds
 from a graph to a loaded kernel, each in a new process: with empty caches, and from coordgraph's
 cache on disk.
 """
@@ -28,7 +29,6 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-import codegen
 from benchmarks.options import add_results, add_target, command_line
 from benchmarks.peers.plans import Plan, build, gemm_of_layout, loaded, parse_plan
 from benchmarks.problems.shapes import Shape, parse_shape
@@ -37,6 +37,8 @@ from benchmarks.reports.record import environment, result_path, write
 from codegen.targets.nvptx.driver import unavailable
 
 PLAN = "128x128x64 data-parallel"
+PEERS = ("torch.", "F.")
+"""How the names of PyTorch's functions begin."""
 QUEUE = 32
 """Number of calls between two waits for the GPU: small, because a full launch queue blocks a
 call."""
@@ -112,19 +114,39 @@ def operands(size: Shape) -> tuple[Any, Any, Any]:
 def per_call(
     plan: Plan, size: Shape, target: str, rounds: int, step: Callable[[], None]
 ) -> list[Cost]:
-    """Time calls of `torch.matmul`, of the kernel of a plan, and of `codegen.matmul`."""
+    """Time calls of PyTorch, of the kernel of a plan, and of this library, without gradients."""
     import torch
 
+    import codegen.torch
+
     a, b, out = operands(size)
+    weight, bias = b.t(), out[0].clone()
     kernel = build(plan, gemm_of_layout("bf16", "nn"), target)
+    linear = torch.nn.functional.linear
     calls: dict[str, Callable[[], object]] = {
         "torch.matmul": lambda: torch.matmul(a, b, out=out),
         f"kernel ({plan})": lambda: kernel(a, b, out=out),
+        "codegen.matmul": lambda: codegen.matmul(a, b, out=out),
+        "torch.matmul, new D": lambda: torch.matmul(a, b),
+        "codegen.matmul, new D": lambda: codegen.matmul(a, b),
+        "F.linear with a bias": lambda: linear(a, weight, bias),
+        "codegen.torch.linear with a bias": lambda: codegen.torch.linear(a, weight, bias),
     }
-    matmul = getattr(codegen, "matmul", None)
-    if matmul is not None:
-        calls["codegen.matmul"] = lambda: matmul(a, b, out=out)
-    return host_microseconds(calls, torch.cuda.synchronize, rounds, step=step)
+    with torch.no_grad():
+        return host_microseconds(calls, torch.cuda.synchronize, rounds, step=step)
+
+
+def of_pytorch(costs: list[Cost]) -> dict[str, float]:
+    """For each function, its median time divided by that of PyTorch's function for the same call.
+
+    PyTorch's function is the last one before it in the list whose name begins with PyTorch's.
+    """
+    found: dict[str, float] = {}
+    peer = costs[0]
+    for cost in costs:
+        peer = cost if cost.name.startswith(PEERS) else peer
+        found[cost.name] = cost.median / peer.median
+    return found
 
 
 def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
@@ -216,11 +238,10 @@ def main() -> None:
             options.rounds,
             lambda: progress.advance(task),
         )
-    table = Table("call", "µs", "quartiles", "of torch.matmul", title="host time of one call")
-    for cost in costs:
+    table = Table("call", "µs", "quartiles", "of PyTorch's", title="host time of one call")
+    for cost, ratio in zip(costs, of_pytorch(costs).values(), strict=True):
         spread = f"{cost.low:.1f}–{cost.high:.1f}"
-        ratio = f"{cost.median / costs[0].median:.2f}"
-        table.add_row(cost.name, f"{cost.median:.1f}", spread, ratio)
+        table.add_row(cost.name, f"{cost.median:.1f}", spread, f"{ratio:.2f}")
     console.print(table)
     with console.status("compiling in a fresh process"):
         loads = load_in_fresh_processes(options.plan, options.target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.measures.calls import host_microseconds, parser
+from benchmarks.measures.calls import Cost, host_microseconds, of_pytorch, parser
 
 
 def test_host_time_is_per_call_with_a_short_queue():
@@ -31,6 +31,13 @@ def test_host_time_is_per_call_with_a_short_queue():
         ("fast", 2.0, 12),
     ]
     assert longest[0] <= 4
+
+
+def test_each_call_is_compared_with_the_peer_before_it():
+    times = {"torch.matmul": 8.0, "kernel": 6.0, "matmul": 4.0, "F.linear": 10.0, "own": 5.0}
+    costs = [Cost(name, time, time, time, 1) for name, time in times.items()]
+    ratios = [1, 0.75, 0.5, 1, 0.5]
+    assert of_pytorch(costs) == dict(zip(times, ratios, strict=True))
 
 
 def test_calls_take_a_plan():
