@@ -53,9 +53,12 @@ LISTED, LEAST, MOST_RANKED = 12, 40, 400
 """LISTED: number of plans that the method `first 12` measures. LEAST: default of --least, the
 smallest number of recorded plans of a problem. MOST_RANKED: length of the cost model's ranking from
 which `first 12` takes the first plans that were recorded."""
-ERRORS, LEAST_NOISE = 1.5, 1e-3
+ERRORS, LEAST_NOISE, FARTHEST = 1.5, 1e-3, 1e4
 """ERRORS: --fit leaves out plans that take more than this many times the fastest of their problem.
-LEAST_NOISE: the least standard deviation of measurements in a fit."""
+LEAST_NOISE: the least standard deviation of measurements in a fit.
+FARTHEST: constants that differ from `FITTED` by more than this factor have the likelihood of those
+that differ by this factor. Without this limit, a line search may try numbers whose squares
+overflow."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,7 @@ def fit(found: Sequence[Recorded], device: Constants) -> Scales:
         near = (one.seconds <= ERRORS * one.seconds.min()).nonzero()[0]
         errors.append((one, np.log(one.seconds / cost(one.table, device).total)[near], near))
     similar = [Similarity(one.table, device) for one, _, _ in errors]
-    start = np.log(astuple(FITTED))
+    start, farthest = np.log(astuple(FITTED)), np.log(FARTHEST)
 
     def loss(logarithms: NDArray[np.float64]) -> float:
         """The function to minimise: the negative log-likelihood of the cost model's errors.
@@ -229,7 +232,8 @@ def fit(found: Sequence[Recorded], device: Constants) -> Scales:
         Args:
             logarithms: the logarithms of the fields of `Scales`.
         """
-        scales, total = Scales(*map(float, np.exp(logarithms))), 0.0
+        near_enough = np.clip(logarithms, start - farthest, start + farthest)
+        scales, total = Scales(*map(float, np.exp(near_enough))), 0.0
         variance = max(scales.noise, LEAST_NOISE) ** 2
         for (_, error, near), each in zip(errors, similar, strict=True):
             each.scales = scales

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,6 +103,20 @@ def test_scales_are_fitted(dense: list[Recorded]):
     found = fit([same], H200)
     assert found.schedule > FITTED.schedule
     assert found.noise < FITTED.noise
+
+
+def test_the_likelihood_is_finite_wherever_a_line_search_looks(monkeypatch: pytest.MonkeyPatch):
+    """The numbers that a line search tries may be infinite, or have squares that no float holds."""
+    tried: list[float] = []
+
+    def minimize(loss: Callable[[Any], float], start: Any, **_: Any) -> SimpleNamespace:
+        tried.extend(loss(start + step) for step in (-800.0, -10.0, 0.0, 10.0, 400.0, 800.0))
+        return SimpleNamespace(x=start)
+
+    monkeypatch.setattr("scipy.optimize.minimize", minimize)
+    fit(recorded(made_up(45, "none"), H200, 40), H200)
+    assert np.isfinite(tried).all()
+    assert tried[-1] > tried[-2] > tried[-3]
 
 
 def test_the_command(
