@@ -60,9 +60,10 @@ class Magic:
     def numbers(divisor: int) -> tuple[int, int]:
         """(multiplier, shift) for division by `divisor`.
 
-        0 is treated as 1: a divisor may be 0 in a launch whose kernel never divides by it.
+        0 is treated as 1: a divisor may be 0 in a launch whose kernel never divides by it. Divisors
+        above 2^31 are treated as 2^31, by which the quotient of every x is 0 too.
         """
-        divisor = max(divisor, 1)
+        divisor = min(max(divisor, 1), 1 << 31)
         bits = (divisor - 1).bit_length()
         return -(-(1 << (31 + bits)) // divisor), 31 + bits
 

@@ -321,7 +321,7 @@ class Expressions:
             return self._divide_power(a, divisor, modulo, natural, ranges)
         if not natural or not self.bounds.natural(d - 1, ranges):
             return self._divide_floor(a, d, modulo, ranges)
-        narrow = self._width(a, ranges) == self._width(d, ranges) == 32
+        narrow = self._width(a, ranges) == 32  # d may have 64 bits, as 32·tiles_n has
         if narrow and divisor is None and (magic := self.magic(d)) is not None:
             return self._divide_magic(a, d, magic, modulo, ranges)
         (x, y), _ = self._exact((a, d), ranges)

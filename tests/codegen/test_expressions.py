@@ -251,6 +251,10 @@ TRICKY: tuple[Expr, ...] = (
     bit_xor(T, S),
     floor_div(X, G * Integer(4)),
     floor_mod(X, G + Integer(1)),
+    # The dividend has 32 bits, the divisor 64.
+    floor_div(X, N * Integer(32)),
+    floor_mod(X, N * Integer(32)),
+    floor_div(X, N * G),
 )
 EDGES: tuple[Values, ...] = tuple(
     {N: n, G: g, X: i, J: 0, W: w, S: s, T: t}
@@ -282,6 +286,8 @@ def test_a_division_by_a_launch_argument_has_no_division():
     with_magic = str(Printer(False).function([floor_div(X, G)], [G]))
     assert "div" not in with_magic
     assert "lshr i64" in with_magic
+    # 32·N may need 64 bits.
+    assert "div" not in str(Printer(False).function([floor_div(X, N * 32)], [N * 32]))
     assert "udiv i32" in str(Printer(False, magic=False).function([floor_div(X, G)], []))
 
 
