@@ -324,16 +324,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         r"the matrices of out overlap in memory \(strides \(2, 4, 1\)\)",
     ),
-    "bias": (
-        lambda: codegen.matmul(
-            whole(6, 8),
-            whole(8, 4),
-            residual=whole(6, 4),
-            bias=whole(8)[::2],
-            epilogue=add_both,
-        ),
-        "bias is not contiguous",
-    ),
     "groups": (
         lambda: codegen.grouped_matmul(
             whole(6, 12)[:, ::2], whole(2, 6, 4), np.array([0, 3, 6], np.int32)
