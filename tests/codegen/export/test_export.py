@@ -213,7 +213,9 @@ def test_the_launch_is_that_of_python(name: str, tmp_path: Path, monkeypatch: py
     buffers = [mine.values[place] for place in sorted(workspace)]
     assert all(at % 256 == 0 and WORKSPACE <= at < WORKSPACE + size for at in buffers)
     ends = [*buffers[1:], WORKSPACE + size][: len(buffers)]
-    for at, end, needed in zip(buffers, ends, fake.allocated, strict=True):
+    # A launch from Python also reserves as much memory for a capture, after its own workspace.
+    allocated = fake.allocated[: len(buffers)]
+    for at, end, needed in zip(buffers, ends, allocated, strict=True):
         assert end - at >= needed
     assert mine.maps == len(fake.encoded)
     for own, other in zip(mine.encoded[: mine.maps], fake.encoded, strict=True):
