@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from codegen.cli.options import DType, Json, Ordinal, OutDType, ReadsC, TransposeA, TransposeB
+from codegen.cli.options import (
+    DType,
+    Json,
+    Ordinal,
+    OutDType,
+    Problem,
+    ReadsC,
+    TransposeA,
+    TransposeB,
+)
 from codegen.cli.output import duration, print_block, print_json
 from coordgraph import CodegenError, CoordGraphError
 
@@ -19,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["warm_command"]
 
 PLAIN: dict[str, Any] = {
-    "dtype": "bf16",
-    "out_dtype": None,
-    "transpose_a": False,
-    "transpose_b": False,
+    "dtype": Problem.dtype,
+    "out_dtype": Problem.out_dtype,
+    "transpose_a": Problem.transpose_a,
+    "transpose_b": Problem.transpose_b,
     "reads_c": False,
     "device": 0,
 }
