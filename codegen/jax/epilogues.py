@@ -15,7 +15,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.elements import DTYPES
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, function_text
 from coordgraph.gemm import ROWS
-from coordgraph.interpreter.arguments import numpy_dtype
+from coordgraph.interpreter.arguments import numpy_dtype, with_defaults
 
 __all__ = ["product_with_epilogue"]
 
@@ -92,11 +92,12 @@ def _checked(
 
     Raises:
         LaunchError: there are operands but no epilogue; the epilogue is not traced, or reduces rows
-            or all of D; or a call passes an array for an output.
+            or all of D; an operand is missing or unknown; or a call passes an array for an output.
     """
     if given is None and operands:
         raise LaunchError(
-            f"{', '.join(operands)} can only be passed with an epilogue; pass epilogue="
+            f"matmul of JAX has no argument {', '.join(operands)}; for an operand of an epilogue, "
+            "also pass epilogue=…"
         )
     if not isinstance(function, EpilogueFunction):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise LaunchError(
@@ -118,6 +119,7 @@ def _checked(
                 f"{output.name} is an output of the epilogue, for which XLA makes the array; leave "
                 f"out the argument {output.name}"
             )
+    with_defaults(function, operands)
     return function
 
 

@@ -52,6 +52,7 @@ def matmul(
     Args:
         a: A (…, m, k), or a vector (k).
         b: B (…, k, n), or a vector (k). Axes before the last two are broadcast, without a copy.
+            Unlike in `codegen.matmul`, the weights of an epilogue's sums are one array, no tuple.
         transpose_a, transpose_b: whether the array holds the transpose of each matrix: A as k x m,
             B as n x k. A vector is not transposed.
         preferred_element_type: element type of the result; by default that of A and B, or i32 for
@@ -83,6 +84,13 @@ def matmul(
     """
     for name in operands.keys() & _ELSEWHERE.keys():
         raise LaunchError(f"matmul of JAX has no argument {name}; {_ELSEWHERE[name]}")
+    for name, given in (("a", a), ("b", b)):
+        if isinstance(given, (list, tuple)):
+            raise LaunchError(
+                f"{name} is a {type(given).__name__}, but an array is needed; join the weights of "
+                "an epilogue's sums along their columns, as by jnp.concatenate, or pass "
+                "jnp.asarray(…)"
+            )
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.dtype != b.dtype:
         raise LaunchError(

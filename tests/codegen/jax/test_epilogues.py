@@ -23,6 +23,11 @@ def without_d(acc: Any) -> Any:
     return None, acc / 2
 
 
+@ep.epilogue(pre=ep.output())
+def without_bias(acc: Any) -> Any:
+    return ep.relu(acc), acc
+
+
 @ep.epilogue()
 def relu_gated(gate: Any, up: Any) -> Any:
     return ep.relu(gate) * up
@@ -124,7 +129,7 @@ def test_refusals_say_what_to_do(jax: Any, make: Make):
         ("leave out the argument pre", {"epilogue": with_outputs, "bias": bias, "pre": a}),
         ("needs a multiple of 2 columns, not 15", {"epilogue": relu_gated}),
         ("leave it out", {"epilogue": without_d, "preferred_element_type": "float32"}),
-        ("kernels do not read", {"epilogue": with_outputs, "preferred_element_type": "int16"}),
+        ("kernels do not read", {"epilogue": without_bias, "preferred_element_type": "int16"}),
         ("rows.astype('int32')", {"rows": bias}),
     ]
     for text, options in cases:
