@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ContextDecorator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from codegen.torch.direct import DEVICES
 from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
+from codegen.torch.ops import TYPES as PRODUCTS
 from coordgraph import LaunchError
 from coordgraph.validation import flag
 
@@ -66,7 +69,25 @@ if GROUPED is not None:
     REPLACED[GROUPED] = _grouped_mm
 
 
-class use_kernels(TorchFunctionMode):
+def _several(name: str, given: Any, known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of an argument that holds several of `known`.
+
+    Raises:
+        LaunchError: the argument is no sequence of these. A single text is refused, too, because
+            Python would take each of its characters for a value.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise LaunchError(
+            f"{name} = {given!r} is no sequence; pass a tuple, as {name}=({given!r},)"
+        )
+    found: tuple[Any, ...] = tuple(given)  # pyright: ignore[reportUnknownArgumentType]
+    for x in found:
+        if x not in known:
+            raise LaunchError(f"{x!r} in {name} is unknown; choose among {known}")
+    return found
+
+
+class use_kernels(TorchFunctionMode, ContextDecorator):
     """Compute matrix products of a block of code, or of a decorated function, by kernels.
 
     ```
@@ -86,6 +107,10 @@ class use_kernels(TorchFunctionMode):
         invariant: whether the bits of a row of a product must not depend on the other rows, as for
             `codegen.matmul`. Products that PyTorch computes do not have this property. A
             `grouped_mm` of two matrices, whose groups divide k, is refused.
+
+    Raises:
+        LaunchError: `dtypes` or `devices` is no sequence, or has types or devices for which there
+            are no kernels.
     """
 
     def __init__(
@@ -96,8 +121,8 @@ class use_kernels(TorchFunctionMode):
         invariant: bool = False,
     ) -> None:
         super().__init__()
-        self.dtypes = tuple(dtypes)
-        self.devices = tuple(devices)
+        self.dtypes = _several("dtypes", dtypes, PRODUCTS)
+        self.devices = _several("devices", devices, DEVICES)
         self.invariant = flag(invariant, "invariant", LaunchError)
 
     def __torch_function__(

@@ -88,12 +88,21 @@ class ReGLU(SwiGLU):
 
 
 def _join_projections(
-    layer: torch.nn.Module, state: dict[str, Any], prefix: str, *unused: Any
+    layer: torch.nn.Module, state: dict[str, Any], prefix: str, *rest: Any
 ) -> None:
-    """Rename weights in a Hugging Face model's `state_dict`; join the gate and up weights."""
+    """Rename weights in a Hugging Face model's `state_dict`; join the gate and up weights.
+
+    Weights of gate and up of different shapes are not joined. For these, a message is added to the
+    errors that `load_state_dict` reports, the last of its arguments.
+    """
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
-        if gate in state and up in state:
+        shapes = [tuple(state[name].shape) for name in (gate, up) if name in state]
+        if len({*shapes}) == 2:
+            rest[-1].append(
+                f"{gate} is {shapes[0]}, but {up} is {shapes[1]}; load weights of equal shape"
+            )
+        elif len(shapes) == 2:
             state[f"{prefix}gate_up.{kind}"] = torch.cat([state.pop(gate), state.pop(up)])
         if down in state:
             state[f"{prefix}down.{kind}"] = state.pop(down)

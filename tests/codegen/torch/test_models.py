@@ -123,6 +123,40 @@ def test_use_kernels_is_compiled(torch: Any, make: Make, outside: bool):
     assert "coordgraph.matmul" in graphs.graphs[0].code
 
 
+def test_use_kernels_decorates_functions(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    @cgt.use_kernels(dtypes=(torch.float64,), devices=("cpu",))
+    def product(a: Any, b: Any) -> Any:
+        """A docstring."""
+        return a @ b
+
+    assert product.__doc__ == "A docstring."
+    a, b = make(5, 7), make(7, 6)
+    for _ in "twice":
+        called = operators(torch, lambda: torch.testing.assert_close(product(a, b), a @ b))
+        assert "coordgraph.matmul.default" in called
+    assert "coordgraph.matmul.default" not in operators(torch, lambda: a @ b)
+    graphs = torch._dynamo.testing.EagerAndRecordGraphs()
+    compiled = torch.compile(product, fullgraph=True, backend=graphs)
+    torch.testing.assert_close(compiled(a, b), a @ b)
+    assert "coordgraph.matmul" in graphs.graphs[0].code
+
+
+def test_use_kernels_refuses_what_has_no_kernels(torch: Any):
+    import codegen.torch as cgt
+
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"devices": "cpu"}, r"devices = 'cpu' is no sequence; .* devices=\('cpu',\)"),
+        ({"devices": ["gpu"]}, r"'gpu' in devices is unknown; choose among \('cpu', 'cuda'\)"),
+        ({"dtypes": torch.float32}, r"pass a tuple, as dtypes=\(torch.float32,\)"),
+        ({"dtypes": ["bf16"]}, r"'bf16' in dtypes is unknown; choose among \(torch.bfloat16"),
+    )
+    for options, message in cases:
+        with pytest.raises(LaunchError, match=message):
+            cgt.use_kernels(**options)
+
+
 def test_autocast_inside_of_use_kernels(torch: Any, make: Make):
     import codegen.torch as cgt
 

@@ -98,3 +98,15 @@ def test_other_activations(torch: Any, make: Make, name: str):
         torch.autograd.grad(d.sum(), given), torch.autograd.grad(right.sum(), given), strict=True
     ):
         torch.testing.assert_close(one, other)
+
+
+def test_weights_of_different_shapes_are_not_joined(torch: Any):
+    """20 rows of gate and 28 rows of up are as many as 24 and 24, but gate would get rows of up."""
+    import codegen.torch as cgt
+
+    weights = {"gate_proj": (20, 16), "up_proj": (28, 16), "down_proj": (16, 24)}
+    state = {f"0.{name}.weight": torch.zeros(shape) for name, shape in weights.items()}
+    model = torch.nn.Sequential(cgt.SwiGLU(16, 24))
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=r"0\.gate_proj\.weight is \(20, 16\), but"):
+            model.load_state_dict(state, strict=strict)
