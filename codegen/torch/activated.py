@@ -19,12 +19,14 @@ from codegen.torch.derivatives import (
     Derivatives,
     differentiable,
     in_forward_mode,
+    is_differentiated,
     refused,
     total,
 )
 from codegen.torch.direct import DEVICES, operator
 from codegen.torch.host import on_host
 from codegen.torch.launching import has_rows, launch
+from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types, product
 from coordgraph import LaunchError
 from coordgraph import epilogue as ep
@@ -196,7 +198,7 @@ def _gradients(
     a, b, before = ctx.saved_tensors
     needs, of_sums, of_bias = ctx.needs_input_grad, grad_of_sums, None
     biased = ctx.biased and needs[2]
-    if grad is not None and (torch.is_grad_enabled() or grad_of_sums is not None):
+    if grad is not None and (is_differentiated() or grad_of_sums is not None):
         # The gradient will be differentiated, or is a sum of two, so PyTorch computes it.
         of_sums = ACTIVATIONS[ctx.activation].torch_gradient(grad, before)
         of_sums = of_sums if grad_of_sums is None else of_sums + grad_of_sums
@@ -261,3 +263,47 @@ def activated_product(
     if in_forward_mode() or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
         return ACTIVATED_WITH_SUMS(a, b, bias, activation, invariant)[0]
     return ACTIVATED(a, b, bias, activation, invariant)
+
+
+def _mapper(op: Any) -> Any:
+    """The function that vmap calls for an operator; `op` computes its results.
+
+    If all products share B and the bias, the rows of A are stacked, and one product computes them.
+    """
+    each = one_by_one(op)
+
+    def mapped(info: Any, in_dims: tuple[Any, ...], a: Tensor, *rest: Any) -> Any:
+        if any(axis is not None for axis in in_dims[1:3]):
+            return each(info, in_dims, a, *rest)
+        rows = in_front(a, in_dims[0], info.batch_size)
+        found = op(rows.flatten(0, 1), *rest)
+        if isinstance(found, Tensor):
+            return found.unflatten(0, rows.shape[:2]), 0
+        return tuple(x.unflatten(0, rows.shape[:2]) for x in found), (0, 0)
+
+    return mapped
+
+
+# vmap hides from `activated_product` that a tensor requires a gradient. The tensors here show it.
+activated_op.register_vmap(_mapper(activated_product))
+activated_with_sums_op.register_vmap(_mapper(ACTIVATED_WITH_SUMS))
+_gradient_of_each = one_by_one(GRADIENT)
+
+
+@activated_gradient_op.register_vmap
+def _(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    grad: Tensor,
+    before: Tensor,
+    activation: str,
+    biased: bool,
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    """One call if no bias needs a gradient, which is a sum for each index."""
+    if biased:
+        return _gradient_of_each(info, in_dims, grad, before, activation, biased)
+    grad, before = (
+        in_front(x, axis, info.batch_size) for x, axis in zip((grad, before), in_dims, strict=False)
+    )
+    d, empty = GRADIENT(grad.flatten(0, 1), before.flatten(0, 1), activation, biased)
+    return (d.unflatten(0, before.shape[:2]), empty.expand(info.batch_size, 0)), (0, 0)

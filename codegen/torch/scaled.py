@@ -12,6 +12,7 @@ from torch import Tensor
 from codegen.torch.derivatives import differentiable, refused
 from codegen.torch.direct import direct, operator
 from codegen.torch.launching import launch
+from codegen.torch.mapping import one_by_one
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES, dtype
 from coordgraph.epilogue import EpilogueFunction, epilogue, operand, quantize
@@ -276,6 +277,7 @@ DERIVATIVES = refused(
     "multiply tensors of a wider type by codegen.torch.matmul where gradients are needed",
 )
 differentiable(SCALED_MM, DERIVATIVES)
+scaled_mm_op.register_vmap(one_by_one(SCALED_MM))
 _product = direct(SCALED_MM, 5, _scaled_mm, DERIVATIVES, casts=False)
 
 

@@ -190,3 +190,27 @@ def test_gpus_need_factors_along_k(torch: Any):
             cgt.scaled_mm(a, b, *scales)
         with pytest.raises(LaunchError, match="pass mat_a row-major"):
             cgt.scaled_mm(a.t(), b.t(), *scales)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)], ids=str)
+def test_vmap_has_a_rule(torch: Any, axes: tuple[int | None, int | None]):
+    """PyTorch's fallback for operators without a rule, which warns, is not used."""
+    import codegen.torch as cgt
+
+    a, b, scale, *_ = problem(torch, "float8_e4m3fn", 5, 6, 8)
+    scales = torch.stack([scale, scale * 2])
+    bytes_ = torch.stack([a.view(torch.uint8)] * 2).view(a.dtype)
+    given = (a if axes[0] is None else bytes_, scale if axes[1] is None else scales)
+    one = torch.ones((), dtype=torch.float32)
+
+    def work(a: Any, scale: Any) -> Any:
+        return cgt.scaled_mm(a, b, scale, "RowWise", one, "TensorWise")
+
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    try:
+        found = torch.vmap(work, in_dims=axes)(*given)
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(True)
+    for index in range(2):
+        each = (x if axis is None else x[index] for x, axis in zip(given, axes, strict=True))
+        assert torch.equal(found[index], work(*each))

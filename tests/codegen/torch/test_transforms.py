@@ -48,6 +48,11 @@ def functions(torch: Any) -> dict[str, tuple[Any, Any, tuple[tuple[int, ...], ..
     offs = torch.tensor(ENDS, dtype=torch.int32)
     factors: Any = {"beta": 2, "alpha": 0.5}
     linear = torch.nn.functional.linear
+
+    def silu_of_linear(*given: Any) -> Any:
+        x = linear(*given)
+        return x * x.sigmoid()
+
     return {
         "matmul": (cgt.matmul, torch.matmul, ((4, 3), (3, 2))),
         "vector": (cgt.matmul, torch.matmul, ((3,), (2, 3, 2))),
@@ -74,6 +79,16 @@ def functions(torch: Any) -> dict[str, tuple[Any, Any, tuple[tuple[int, ...], ..
             gate(torch),
             ((4, 3), (4, 3), (4,)),
         ),
+        "activated": (
+            lambda x, w, bias: cgt.linear(x, w, bias, activation="silu"),
+            silu_of_linear,
+            ((4, 3), (2, 3), (2,)),
+        ),
+        "activated without bias": (
+            lambda x, w: cgt.linear(x, w, activation="silu"),
+            silu_of_linear,
+            ((4, 3), (2, 3)),
+        ),
         "grouped": (
             lambda a, b: cgt.grouped_mm(a, b, offs=offs),
             grouped(torch),
@@ -84,7 +99,7 @@ def functions(torch: Any) -> dict[str, tuple[Any, Any, tuple[tuple[int, ...], ..
 
 NAMES = (
     *("matmul", "vector", "bmm", "linear", "addmm", "without C", "C alone"),
-    *("gated", "recomputed", "grouped"),
+    *("gated", "recomputed", "activated", "activated without bias", "grouped"),
 )
 
 
