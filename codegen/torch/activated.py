@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from codegen.call.matmul import matmul
-from codegen.torch.activations import ACTIVATIONS
+from codegen.torch.activations import ACTIVATIONS, check_activation
 from codegen.torch.derivatives import (
     Derivatives,
     differentiable,
@@ -79,10 +79,7 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[
     Raises:
         LaunchError: shapes, element types or devices do not fit, or the activation is unknown.
     """
-    if activation not in ACTIVATIONS:
-        raise LaunchError(
-            f"activation = {activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
-        )
+    check_activation(activation)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise LaunchError(
             f"a is {tuple(a.shape)} and b is {tuple(b.shape)}; pass matrices of m x k and k x n"

@@ -14,11 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coordgraph import LaunchError
 from coordgraph import epilogue as ep
 from coordgraph.epilogue import EpilogueFunction
 from coordgraph.epilogue.operations.gelu import CUBE
 
-__all__ = ["ACTIVATIONS", "OF_UP", "SUMS", "gated", "gradient", "gradient_of_sums"]
+__all__ = [
+    "ACTIVATIONS",
+    "OF_UP",
+    "SUMS",
+    "check_activation",
+    "gated",
+    "gradient",
+    "gradient_of_sums",
+]
 
 SUMS = ("gate_sums", "up_sums")
 """Names of the outputs in which the epilogue `gated(…, kept=True)` stores gate and up."""
@@ -96,6 +105,14 @@ ACTIVATIONS = {
     ),
 }
 """The activation functions of gated products, by the name that `gated` takes."""
+
+
+def check_activation(activation: Any) -> None:
+    """Raise LaunchError if `activation` is not the name of an activation."""
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise LaunchError(
+            f"activation = {activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
+        )
 
 
 def _traced(function: Callable[..., Any], biased: bool, **declared: Any) -> EpilogueFunction:

@@ -19,7 +19,7 @@ from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types
 from codegen.torch.token_losses import kind_of_losses, token_loss_gradients, token_losses
 from coordgraph import LaunchError
-from coordgraph.validation import flag
+from coordgraph.validation import flag, whole
 
 __all__ = ["cross_entropy"]
 
@@ -77,6 +77,8 @@ def cross_entropy(
             "for each row of hidden"
         )
     flag(invariant, "invariant", LaunchError)
+    if not isinstance(ignore_index, int):  # a SymInt of the compiler is an int here
+        ignore_index = whole(ignore_index, "ignore_index", LaunchError)
     rows = hidden.flatten(0, -2) if hidden.dim() > 1 else hidden.unsqueeze(0)
     losses, _ = losses_of(rows, weight, targets.reshape(-1), ignore_index, invariant)
     if reduction == "none":

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from codegen.torch.activated import activated_product
-from codegen.torch.arguments import check_dense
+from codegen.torch.activations import check_activation
+from codegen.torch.arguments import check_broadcast, check_dense, check_k, number
 from codegen.torch.direct import DEVICES, cast
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
@@ -102,6 +103,7 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
         return product(a.flatten(0, -2), b, invariant).unflatten(0, a.shape[:-1])
     batch = a.shape[:-2]
     if batch != b.shape[:-2]:
+        check_broadcast(a, b)
         batch = torch.broadcast_shapes(batch, b.shape[:-2])
         a, b = _as_multiplied(a), _as_multiplied(b)
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
@@ -138,8 +140,15 @@ def linear(
         LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
             the tensors, as for `matmul`.
     """
-    check_dense("input weight bias", input, weight, bias)
+    check_dense("input weight bias?", input, weight, bias)
+    if weight.dim() > 2:
+        raise LaunchError(
+            f"weight is {tuple(weight.shape)}, but linear needs n x k; multiply batches by matmul"
+        )
+    if input.dim() and weight.dim():
+        check_k(input, weight)
     if activation is not None:
+        check_activation(activation)
         if weight.dim() != 2 or not input.dim():
             raise LaunchError(
                 f"input has {input.dim()} axes and weight {weight.dim()}, but activation="
@@ -196,9 +205,10 @@ def addmm(
         options: Any = {"beta": beta, "alpha": alpha, "invariant": invariant}
         return _written(out, addmm, input, mat1, mat2, out_dtype=out_dtype, **options)
     check_dense("input mat1 mat2", input, mat1, mat2)
+    factors = number("beta", beta), number("alpha", alpha)
     # The defaults of alpha and beta are the integer 1, not 1.0: `torch.compile(dynamic=True)` would
     # make a float default an input of its graph.
-    return add_product(input, mat1, mat2, float(beta), float(alpha), invariant, out_dtype)
+    return add_product(input, mat1, mat2, *factors, invariant, out_dtype)
 
 
 def bmm(
@@ -276,7 +286,7 @@ def grouped_mm(
         LaunchError, CodegenError: the arguments do not fit, or kernels do not multiply the type of
             the tensors, as for `matmul`.
     """
-    check_dense("mat_a mat_b offs", mat_a, mat_b, offs)
+    check_dense("mat_a mat_b offs?", mat_a, mat_b, offs)
     if bias is not None:
         raise LaunchError("grouped_mm takes no bias; leave it out and add it to the result")
     if out_dtype is not None and out_dtype != mat_a.dtype:

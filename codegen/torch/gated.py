@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from codegen.torch.arguments import check_dense
+from codegen.torch.activations import check_activation
+from codegen.torch.arguments import check_dense, check_k
 from codegen.torch.gated_operators import gated_product, gated_product_with_sums
 from coordgraph import LaunchError
 
@@ -51,7 +52,7 @@ def gated(
             "weight is several tensors, but one is needed; join both weights, as by "
             "torch.cat([gate, up])"
         )
-    check_dense("input weight bias", input, weight, bias)
+    check_dense("input weight bias?", input, weight, bias)
     if not input.dim():
         raise LaunchError("input has no axes, but (…, k) is needed; pass at least a vector of k")
     if weight.dim() != 2 or weight.shape[0] % 2:
@@ -59,6 +60,8 @@ def gated(
             f"weight is {tuple(weight.shape)}, but 2n x k is needed; join both weights, as by "
             "torch.cat([gate, up])"
         )
+    check_k(input, weight)
+    check_activation(activation)
     given = [x for x in (input, weight, bias) if x is not None]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     rows = input if input.dim() == 2 else input.unsqueeze(0)

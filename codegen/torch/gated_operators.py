@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.activations import ACTIVATIONS
+from codegen.torch.activations import ACTIVATIONS, check_activation
 from codegen.torch.derivatives import (
     Derivatives,
     differentiable,
@@ -123,7 +123,7 @@ def _shape_of_sums(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -
     Raises:
         LaunchError: shapes, element types or devices do not fit, or the activation is unknown.
     """
-    _check_activation(activation)
+    check_activation(activation)
     fits = a.dim() == b.dim() and a.dim() in (2, 3) and a.shape[:-2] == b.shape[:-2]
     if not fits or a.shape[-1] != b.shape[-2] or b.shape[-1] % 2:
         raise LaunchError(
@@ -145,14 +145,6 @@ def _shape(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[
     """The shape (m, n), or (l, m, n), of the result; raises the errors of `_shape_of_sums`."""
     *rows, columns = _shape_of_sums(a, b, bias, activation)
     return (*rows, columns // 2)
-
-
-def _check_activation(activation: str) -> None:
-    """Raise LaunchError if `activation` is not the name of an activation."""
-    if activation not in ACTIVATIONS:
-        raise LaunchError(
-            f"activation = {activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}"
-        )
 
 
 @gated_op.register_fake

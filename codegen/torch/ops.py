@@ -129,8 +129,9 @@ def _shape_of_sum(
     fits = zip(reversed(c.shape), reversed(shape), strict=False)
     if c.dim() > 2 or any(x not in (1, y) for x, y in fits):
         raise LaunchError(
-            f"input is {tuple(c.shape)}, which cannot be broadcast to the result's {shape}; pass "
-            "a tensor of this shape or one with extents of 1"
+            f"what is added (input of addmm, or bias of linear) is {tuple(c.shape)}, which cannot "
+            f"be broadcast to the result's {shape}; pass a tensor of this shape or one with "
+            "extents of 1"
         )
     return shape
 

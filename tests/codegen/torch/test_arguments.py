@@ -47,6 +47,50 @@ def test_no_tensors(torch: Any, make: Make):
             work()
 
 
+def test_wrong_arguments_are_named(torch: Any, make: Make):
+    """Messages have the names of the function's arguments, also of those that PyTorch refuses."""
+    import codegen.torch as cgt
+
+    x, w, targets = make(2, 5, 8), make(6, 8), torch.zeros(2, 5, dtype=torch.int64)
+    c, a, b = make(6), make(5, 8), make(8, 6)
+    none: Any = None
+    function: Any = torch.relu
+    text: Any = "a"
+    cases = (
+        (lambda: cgt.matmul(x, none), "other is None, but a tensor is needed"),
+        (lambda: cgt.cross_entropy(x, w, none), "targets is None, but a tensor is needed"),
+        (lambda: cgt.linear(x, w[None]), "weight is (1, 6, 8), but linear needs n x k"),
+        (lambda: cgt.linear(x, w.t()), "weight is (8, 6): k would be 8 and 6; pass a weight of"),
+        (lambda: cgt.linear(x, w, w[0]), "bias of linear) is (8,), which cannot be broadcast"),
+        (lambda: cgt.gated(x, w[:, :7]), "weight is (6, 7): k would be 8 and 7"),
+        (lambda: cgt.linear(x, w, activation=function), "is unknown; choose one of silu"),
+        (lambda: cgt.gated(x, w, activation=function), "is unknown; choose one of silu"),
+        (lambda: cgt.matmul(x, make(3, 8, 6)), "before the last two do not broadcast; pass"),
+        (lambda: cgt.addmm(c, a, b, alpha=text), "alpha = 'a' is no number; pass"),
+        (lambda: cgt.addmm(c, a, b, beta=none), "beta = None is no number; pass"),
+        (lambda: cgt.cross_entropy(x, w, targets, ignore_index=1.5), "ignore_index = 1.5 is not"),  # type: ignore[arg-type]
+    )
+    for work, message in cases:
+        with pytest.raises(LaunchError) as error:
+            work()
+        assert message in str(error.value)
+
+
+def test_factors_that_require_a_gradient_are_refused(torch: Any, make: Make):
+    """A factor becomes a number, so that its gradient would silently be missing."""
+    import codegen.torch as cgt
+
+    c, a, b = make(6), make(5, 8), make(8, 6)
+    factor: Any = make().detach()
+    torch.testing.assert_close(
+        cgt.addmm(c, a, b, alpha=factor), torch.addmm(c, a, b, alpha=factor.item())
+    )
+    with pytest.raises(LaunchError, match=r"alpha is a tensor that requires a gradient, .* pass"):
+        cgt.addmm(c, a, b, alpha=factor.requires_grad_())
+    with pytest.raises(LaunchError, match="beta is a tensor that requires a gradient"):
+        torch.func.grad(lambda x: cgt.addmm(c, a, b, beta=x).sum())(factor.detach())
+
+
 def test_sparse_tensors(torch: Any, make: Make):
     import codegen.torch as cgt
 

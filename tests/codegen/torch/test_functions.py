@@ -149,7 +149,7 @@ def test_errors(torch: Any, make: Make):
         cgt.matmul(a, b[0, 0])
     with pytest.raises(LaunchError, match="three of each; use matmul"):
         cgt.bmm(a, b)
-    with pytest.raises(LaunchError, match=r"input is \(5,\), which cannot be broadcast to"):
+    with pytest.raises(LaunchError, match=r"linear\) is \(5,\), which cannot be broadcast to"):
         cgt.addmm(a[:, 0], a, b)
     with pytest.raises(LaunchError, match="the same number of matrices"):
         cgt.bmm(a.expand(3, 5, 7), b.expand(4, 7, 6))

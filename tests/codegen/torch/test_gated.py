@@ -262,7 +262,7 @@ def test_refusals(torch: Any):
     x, weight = torch.randn(4, 12), torch.randn(14, 12)
     with pytest.raises(LaunchError, match="2n x k is needed"):
         cgt.swiglu(x, weight[:13])
-    with pytest.raises(LaunchError, match="pass matrices of m x k and k x 2n"):
+    with pytest.raises(LaunchError, match="k would be 11 and 12; pass a weight of n x k"):
         cgt.swiglu(x[:, :11], weight)
     with pytest.raises(LaunchError, match="is needed; pass an element for each column"):
         cgt.swiglu(x, weight, torch.randn(7))
