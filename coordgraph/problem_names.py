@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 RESERVED = frozenset(
-    "a b d out m n k l stream workgroups offsets threads tune plan transpose_a transpose_b A B C D "
+    "a b d out m n k l stream workgroups offsets threads tune plan epilogue invariant background "
+    "transpose_a transpose_b A B C D "
     "acc batch batches group groups group_axis flags partials sums maps slot workgroup workitem "
     "warp warpgroup lane stage shared buffers tile K fixup operand "
     "a_starts all_iterations all_output_tiles b_starts d_starts dp_waves elements_a elements_b "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from itertools import product
@@ -15,7 +16,8 @@ import codegen
 from codegen.call import build, matmul, measured
 from codegen.call.arrays import library
 from codegen.call.request import PlanRequest
-from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
+from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError, VerifyError
+from coordgraph import epilogue as ep
 from passes import DataParallel
 from passes.choosing import Plan, rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
@@ -346,3 +348,15 @@ def test_what_is_no_stream(fake: FakeDriver, value: Any):
     with pytest.raises(LaunchError, match=r"stream = .* is not a stream of PyTorch"):
         codegen.matmul(a, b, out=d, stream=value)
     assert fake.launches == []
+
+
+@pytest.mark.parametrize("function", [codegen.matmul, codegen.grouped_matmul])
+def test_no_operand_has_the_name_of_an_argument(function: Any):
+    """A call could not pass such an operand. C, alpha and beta are operands and arguments."""
+    for argument in inspect.signature(function).parameters.values():
+        name = argument.name
+        if argument.kind is argument.VAR_KEYWORD or name in ("c", "alpha", "beta"):
+            continue
+        added = ep.parse_function(f"f({name}: n) {{ %0 = add(acc, {name}); %0 }}")
+        with pytest.raises(VerifyError, match=f"operand '{name}' has a name that kernels already"):
+            Gemm("f32", epilogue=added)
