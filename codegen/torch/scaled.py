@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.arguments import check_dense
 from codegen.torch.derivatives import differentiable, refused
 from codegen.torch.direct import direct, operator
 from codegen.torch.launching import launch
@@ -16,6 +17,7 @@ from codegen.torch.mapping import one_by_one
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES, dtype
 from coordgraph.epilogue import EpilogueFunction, epilogue, operand, quantize
+from coordgraph.validation import a_type
 
 __all__ = ["scaled_mm"]
 
@@ -73,14 +75,15 @@ def scaled_mm(
             was launched.
         CodegenError: the GPU has no instructions for 8-bit floats (compute capability below 8.9).
     """
+    check_dense("mat_a mat_b bias?", mat_a, mat_b, bias)
     for name, swizzle in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
         if (found := _named(swizzle)) not in ("", "NO_SWIZZLE"):
             raise LaunchError(
                 f"{name} is {found}, but kernels read scales in order; leave {name} out, or use "
                 "torch.nn.functional.scaled_mm"
             )
-    axes = tuple(contraction_dim)
-    if axes and (len(axes) != 2 or axes[0] not in (1, -1) or axes[1] not in (0, -2)):
+    axes = tuple(contraction_dim) if isinstance(contraction_dim, Sequence) else contraction_dim
+    if axes not in ((), (1, 0), (1, -2), (-1, 0), (-1, -2)):
         raise LaunchError(
             f"contraction_dim = {axes}, but kernels multiply columns of mat_a by rows of mat_b; "
             "leave contraction_dim out, and transpose a matrix by .t()"
@@ -97,10 +100,16 @@ def scaled_mm(
 
 
 def _named(option: Any) -> str:
-    """The name of a member of PyTorch's enumerations, given also as text or in a list of one."""
+    """The name of a member of PyTorch's enumerations, given also as text or in a list of one.
+
+    The name of None is empty, and that of anything else is its type with an article.
+    """
     if isinstance(option, list | tuple):
         option = option[0] if len(option) == 1 else ", ".join(map(_named, option))
-    return "" if option is None else option if isinstance(option, str) else option.name
+    if option is None or isinstance(option, str):
+        return option or ""
+    name = getattr(option, "name", None)  # a tensor has a name, too: None
+    return name if isinstance(name, str) else a_type(option)
 
 
 def _scales(factor: str, given: Tensor | Sequence[Tensor], recipe: Any, extent: int) -> Tensor:
@@ -117,12 +126,15 @@ def _scales(factor: str, given: Tensor | Sequence[Tensor], recipe: Any, extent: 
             "torch.nn.functional.scaled_mm for scales of blocks"
         )
     if not isinstance(given, Tensor):
+        if not isinstance(given, Sequence):
+            check_dense(name, given)
         if len(given) != 1:
             raise LaunchError(
                 f"{name} has {len(given)} tensors, but the scaling {found} needs one; pass one "
                 "tensor"
             )
         (given,) = given
+        check_dense(name, given)
     count = 1 if found == WHOLE else extent
     long = len([size for size in given.shape if size != 1])
     if given.numel() != count or long > 1:

@@ -140,6 +140,14 @@ WRONG: dict[str, dict[str, Any]] = {
     r"scale_b is \(3, 4\), but the scaling RowWise needs \(1, 12\)": {
         "scale_b": lambda torch: torch.ones(3, 4)
     },
+    "scale_recipe_a is a Tensor, but kernels scale by TensorWise": {
+        "scale_recipe_a": lambda torch: torch.ones(8)
+    },
+    "scale_recipe_b is an int, but kernels scale by TensorWise": {"scale_recipe_b": 1},
+    "scale_a is a float, but a tensor is needed": {"scale_a": 0.5},
+    "scale_a is None, but a tensor is needed": {"scale_a": [None]},
+    "mat_a is a ndarray, but a tensor is needed": {"mat_a": lambda torch: torch.ones(8).numpy()},
+    "contraction_dim = 1, but kernels multiply columns": {"contraction_dim": 1},
     "scale_b has 2 tensors, but": {"scale_b": lambda torch: [torch.ones(12), torch.ones(12)]},
     "scale_a holds torch.float16; convert it": {"scale_a": lambda torch: torch.ones(8).half()},
     "both must hold one type, torch.float8_e4m3fn or torch.float8_e5m2; .*two types": {
