@@ -12,6 +12,7 @@ __all__ = [
     "ACCUMULATOR",
     "COORDINATES",
     "NOT_STORED",
+    "UNNAMED",
     "Operand",
     "check_name",
     "operand",
@@ -27,6 +28,8 @@ NUMBERS = ("true", "false", "inf", "nan")
 names."""
 NOT_STORED = "none"
 """The text form of D's value if D is not stored."""
+UNNAMED = "_"
+"""The name of an operand or output whose declaration has none yet: the decorator replaces it."""
 COORDINATES = "lmn"
 """The coordinates of an element of D, in order: l is the number of the product in a batch or group,
 m the row, n the column."""
@@ -62,26 +65,29 @@ class Operand:
 
     def __post_init__(self) -> None:
         check_name(self.name, "operand")
+        named = self.name != UNNAMED  # the decorator gives the name later
+        what = f"operand {self.name}" if named else "operand"
+        name = self.name if named else "bias"
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
-                    f"operand {self.name}: {field} {given!r} is not text; give a str, as in "
-                    f'{self.name}=operand("n", "f32")'
+                    f"{what}: {field} {given!r} is not text; give a str, as in "
+                    f'{name}=operand("n", "f32")'
                 )
         if self.axes not in _subsets():
             raise VerifyError(
-                f"operand {self.name}: {self.axes!r} are not coordinates of an operand; give some "
+                f"{what}: {self.axes!r} are not coordinates of an operand; give some "
                 "of l (batch or group), m (row) and n (column), in this order, as in 'n', 'mn' or "
                 "'lmn'"
             )
         if self.in_memory and self.axes:
             raise VerifyError(
-                f"operand {self.name}: in_memory=True needs an operand without axes, not "
+                f"{what}: in_memory=True needs an operand without axes, not "
                 f"{self.axes!r}; leave in_memory out"
             )
         if self.optional and self.is_scalar:
             raise VerifyError(
-                f"operand {self.name}: a scalar passed by value cannot be optional; leave optional "
+                f"{what}: a scalar passed by value cannot be optional; leave optional "
                 "out, or use in_memory=True"
             )
         if self.dtype:
@@ -174,7 +180,7 @@ def operand(
         in_memory: True for a scalar that the kernel reads from an array of one element.
         summed: True to convert elements to the accumulator's type when they are read.
     """
-    return Operand("_", axes, dtype, optional, in_memory, summed)
+    return Operand(UNNAMED, axes, dtype, optional, in_memory, summed)
 
 
 def sum_named(name: str) -> str:

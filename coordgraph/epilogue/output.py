@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordgraph.epilogue.operand import check_name
+from coordgraph.epilogue.operand import UNNAMED, check_name
 from coordgraph.epilogue.reduction import REDUCTIONS
 from coordgraph.epilogue.values import Argument
 from coordgraph.errors import VerifyError
@@ -46,25 +46,27 @@ class Output:
 
     def __post_init__(self) -> None:
         check_name(self.name, "output")
+        named = self.name != UNNAMED  # the decorator gives the name later
+        what = f"output {self.name}" if named else "output"
+        name = self.name if named else "pre"
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
-                    f"output {self.name}: {field} {given!r} is not text; give a str, as in "
-                    f'{self.name}=output("mn", "f32")'
+                    f"{what}: {field} {given!r} is not text; give a str, as in "
+                    f'{name}=output("mn", "f32")'
                 )
         if self.axes not in ("mn", *REDUCED_AXES):
             raise VerifyError(
-                f"output {self.name}: {self.axes!r} are not coordinates of an output; give 'mn', "
+                f"{what}: {self.axes!r} are not coordinates of an output; give 'mn', "
                 "one element for every element of D, or 'm' or '' with reduce='sum'"
             )
         if self.reduce not in ("", *REDUCTIONS):
             raise VerifyError(
-                f"output {self.name}: reduce={self.reduce!r} is unknown; choose one of "
-                f"{', '.join(REDUCTIONS)}"
+                f"{what}: reduce={self.reduce!r} is unknown; choose one of {', '.join(REDUCTIONS)}"
             )
         if (self.axes in REDUCED_AXES) != bool(self.reduce):
             raise VerifyError(
-                f"output {self.name} has axes {self.axes!r} and reduce={self.reduce!r}, but the "
+                f"{what} has axes {self.axes!r} and reduce={self.reduce!r}, but the "
                 "axes 'm' and '' need a reduction, and 'mn' allows none; declare output('mn'), "
                 "output('m', reduce='sum') or output('', reduce='sum')"
             )
@@ -114,4 +116,4 @@ def output(axes: str = "mn", dtype: str = "", *, reduce: str = "") -> Output:
             (column tiles of D); `codegen.matmul` reduces the column tiles too, and returns m
             elements, or reduces all and returns an array without axes.
     """
-    return Output("_", axes, dtype, reduce=reduce)
+    return Output(UNNAMED, axes, dtype, reduce=reduce)

@@ -124,6 +124,9 @@ def test_wrong_functions_are_refused(outputs: Any, function: Any, message: str):
     [
         (lambda: ep.output("nm"), "'nm' are not coordinates of an output; give 'mn'"),
         (lambda: ep.output(dtype="f33"), "unknown dtype 'f33'"),
+        (lambda: ep.output("m", reduce="mean"), "^output: reduce='mean' is unknown"),
+        (lambda: ep.operand("nm"), "^operand: 'nm' are not coordinates"),
+        (lambda: ep.epilogue(x="nm")(lambda acc, x: acc + x), "^operand x: 'nm' are not"),
         (lambda: ep.output(3), "coordinates 3 is not text"),  # pyright: ignore[reportArgumentType]
         (lambda: ep.Output("two words"), "cannot be the name of an output"),
         (lambda: ep.parse_function("f() -> x: mn { acc }"), "declares 1 outputs.*gives 0 values"),
