@@ -42,6 +42,9 @@ def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor, invariant: bool = False) -> 
         CodegenError: kernels of the device do not multiply this type.
     """
     shape = _shape(a, b, ends)
+    if not ends.is_cuda:  # the host never reads memory of a GPU
+        divided = (a, 1) if a.dim() == b.dim() else (a, 0) if a.dim() == 2 else (b, 1)
+        _check_ends(ends, divided[0].shape[divided[1]])
     starts = torch.nn.functional.pad(ends, (1, 0))
     if a.dim() == 3:  # groups of columns of D are groups of rows of Dᵀ = Bᵀ·Aᵀ
         d = multiply_groups(b.mT, a.mT, starts, shape[::-1], invariant=invariant)
@@ -92,6 +95,18 @@ def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[Any, ...]:
             )
     matrix = a.shape[-2], b.shape[-1]
     return (groups, *matrix) if a.dim() == b.dim() == 2 else matrix
+
+
+def _check_ends(ends: Tensor, extent: int) -> None:
+    """Raise LaunchError if an entry of `offs` is less than the one before, or beyond `extent`."""
+    before = 0
+    for group, end in enumerate(ends.tolist()):
+        if not before <= end <= extent:
+            raise LaunchError(
+                f"offs[{group}] = {end}, but the group begins at {before} and there are {extent} "
+                "rows or columns to divide; pass the end of each group, without the 0 at the front"
+            )
+        before = end
 
 
 @grouped_mm.register_fake

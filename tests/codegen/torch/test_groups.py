@@ -184,8 +184,14 @@ def test_errors(torch: Any, make: Make):
         cgt.grouped_mm(a[0], b, offs=offs)
     with pytest.raises(LaunchError, match="offs lies on meta and mat_a on cpu; move them"):
         cgt.grouped_mm(a, b, offs=offs.to("meta"))
-    with pytest.raises(LaunchError, match="12 is larger than 9"):
-        cgt.grouped_mm(a, b, offs=offs + 5)
+    # Each group of rows, of columns and of k has an end in the 9 that are divided.
+    for factors in ((a, b), (b.mT, a.mT), (a.mT, a)):
+        with pytest.raises(LaunchError, match=r"offs\[2\] = 12, but .* are 9 rows or columns to"):
+            cgt.grouped_mm(*factors, offs=torch.tensor([3, 3, 12], dtype=torch.int32))
+    with pytest.raises(LaunchError, match=r"offs\[1\] = 2, but the group begins at 3"):
+        cgt.grouped_mm(a, b, offs=torch.tensor([3, 2, 9], dtype=torch.int32))
+    with pytest.raises(LaunchError, match=r"offs\[0\] = -1, but the group begins at 0"):
+        cgt.grouped_mm(a, b, offs=torch.tensor([-1, 2, 9], dtype=torch.int32))
 
 
 def test_rows_do_not_depend_on_other_groups(torch: Any):
