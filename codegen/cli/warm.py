@@ -37,18 +37,25 @@ PLAIN: dict[str, Any] = {
 }
 """The values of the options that describe plain products, if the command line gives none."""
 
+OPTIONS = {"device": "ordinal"}
+"""For each argument of `codegen.warm` whose option has another name: that name."""
+
 
 def _extents(text: str) -> dict[str, tuple[int, int]]:
     """The (smallest, largest) extent of each axis that the text of `--range` names, by axis.
 
     Raises:
-        typer.BadParameter: the text is malformed.
+        typer.BadParameter: the text is malformed, or names an axis twice.
     """
     from passes.choosing.drawn_sizes import parse_extents
 
     found: dict[str, tuple[int, int]] = {}
     for part in filter(None, text.split(",")):
         axis, _, extents = part.strip().partition("=")
+        if axis in found:
+            raise typer.BadParameter(
+                f"--range gives {axis} twice; write one range of an axis, as in {axis}=1:8192"
+            )
         try:
             found[axis] = parse_extents(extents)
         except ValueError:
@@ -116,7 +123,7 @@ def _warmed(
         return (codegen.warm(**extents, **limits, **options),)
     given = [name for name, value in options.items() if value != PLAIN[name]]
     if given:
-        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        names = ", ".join("--" + OPTIONS.get(name, name).replace("_", "-") for name in given)
         raise typer.BadParameter(
             f"{names}: options of plain products; the calls of {program} have types and layouts of "
             "their own, so leave them out"
@@ -131,7 +138,8 @@ def warm_command(
         Path | None,
         typer.Argument(
             metavar="[PROGRAM]",
-            help="A Python program to run; kernels are built for calls like those that it makes.",
+            help="A Python program to run, without arguments; kernels are built for calls like "
+            "those that it makes.",
             exists=True,
             dir_okay=False,
             show_default=False,

@@ -105,6 +105,15 @@ def test_options_of_plain_products_do_not_go_with_a_program(tmp_path: Path, reco
     assert done.code == 2
     assert "--dtype, --transpose-b: options of plain products" in " ".join(done.err.split())
     assert not recorded
+    done = coordgraph("warm", program(tmp_path, ""), "--ordinal", "1")
+    assert "--ordinal: options of plain products" in " ".join(done.err.split())
+
+
+def test_an_axis_has_one_range(asked: list[Any]):
+    done = coordgraph("warm", "--range", "m=1:8,m=3")
+    assert done.code == 2
+    assert "--range gives m twice; write one range" in " ".join(done.err.split())
+    assert not asked
 
 
 def test_json(asked: list[Any]):
