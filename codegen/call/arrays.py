@@ -192,8 +192,9 @@ class _Torch(Library):
     def view(self, array: Any, what: str) -> TensorView:
         if not array.is_cuda:
             raise LaunchError(
-                f"{what} lies on '{array.device}'; move it to the GPU with .cuda(), or multiply it "
-                "on the CPU with codegen.torch.matmul"
+                f"{what} lies on '{array.device}'; move it to the GPU with .cuda(); on the CPU, "
+                "call codegen.torch.matmul, or pass numpy arrays, as by .numpy(), if the call has "
+                "an epilogue"
             )
         kind = type_name(str(array.dtype).removeprefix("torch."), what)
         _, pointer = self.layout_key(array, what)

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
+import codegen
 from coordgraph import LaunchError
+from coordgraph import epilogue as ep
 from tests.codegen.torch.conftest import Make
+
+
+@ep.epilogue()
+def swiglu(gate: Any, up: Any) -> Any:
+    return ep.silu(gate) * up
 
 
 def test_several_weights(make: Make):
@@ -74,6 +81,17 @@ def test_wrong_arguments_are_named(torch: Any, make: Make):
         with pytest.raises(LaunchError) as error:
             work()
         assert message in str(error.value)
+
+
+def test_tensors_on_the_cpu_for_epilogues(make: Make):
+    """`codegen.matmul` refuses tensors on the CPU, and takes the numpy arrays of their memory."""
+    x, w = make(5, 8).detach(), make(8, 6).detach()
+    options: Any = {"epilogue": swiglu}
+    with pytest.raises(LaunchError, match=r"as by \.numpy\(\), if the call has an epilogue"):
+        codegen.matmul(x, w, **options)
+    gate, up = (x @ w).chunk(2, 1)
+    d = codegen.matmul(x.numpy(), w.numpy(), **options)
+    assert abs(d - (gate * gate.sigmoid() * up).numpy()).max() < 1e-6
 
 
 def test_factors_that_require_a_gradient_are_refused(torch: Any, make: Make):
