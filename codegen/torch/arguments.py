@@ -67,12 +67,12 @@ def number(name: str, given: Any) -> float:
     Raises:
         LaunchError: it is no number, or a tensor whose gradient would be lost.
     """
-    if getattr(given, "requires_grad", False):
+    if isinstance(given, Tensor) and given.requires_grad:
         raise LaunchError(
             f"{name} is a tensor that requires a gradient, but kernels take a number; pass "
             f"{name}.item(), or multiply by {name} outside of the call"
         )
     try:
-        return float(given)
+        return float(given)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
         raise LaunchError(f"{name} = {given!r} is no number; pass an int or a float") from None

@@ -155,3 +155,22 @@ def test_vmap_checks_what_is_not_read(torch: Any, make: Make, options: Any):
     with pytest.raises(LaunchError, match="pass"):
         torch.vmap(lambda *x: cgt.addmm(*x, **options))(*wrong)
     assert torch.vmap(lambda *x: cgt.addmm(*x, **options))(c, a, b).shape == c.shape
+
+
+def test_numbers_may_be_inputs_of_compiled_functions(torch: Any, make: Make):
+    """With `dynamic=True` factors and `ignore_index` are symbols, which the checks accept."""
+    import codegen.torch as cgt
+
+    def ours(c: Any, a: Any, b: Any, targets: Any, factor: float, ignored: int) -> Any:
+        loss = cgt.cross_entropy(a, b.t(), targets, ignore_index=ignored)
+        return cgt.addmm(c, a, b, alpha=factor, beta=factor).sum() + loss
+
+    def theirs(c: Any, a: Any, b: Any, targets: Any, factor: float, ignored: int) -> Any:
+        loss = torch.nn.functional.cross_entropy(a @ b, targets, ignore_index=ignored)
+        return torch.addmm(c, a, b, alpha=factor, beta=factor).sum() + loss
+
+    compiled = torch.compile(ours, fullgraph=True, dynamic=True, backend="aot_eager")
+    given = make(6), make(5, 8), make(8, 6), torch.arange(5)
+    for factor, ignored in ((1.0, -100), (0.5, 2), (3.0, 4)):
+        right = theirs(*given, factor, ignored)
+        torch.testing.assert_close(compiled(*given, factor, ignored), right)
