@@ -113,7 +113,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("compile", "-t", "sm_80", "--emit", "asm"), 3, "there is no host assembly"),
         (("show", "--stage", "7"), 2, "there is no stage '7'"),
         (("show", "--stage", "strem-k", "-s", "stream-k"), 2, "did you mean 'stream-k'"),
-        (("show", "--stage", "0", "--diff"), 2, "--diff compares a stage with the one before"),
+        (("show", "--stage", "0", "--diff"), 2, "--diff compares a stage with the stage before"),
         (("show", "svg"), 2, "svg"),
         (
             ("show", "-o", "x.foo"),
