@@ -36,7 +36,7 @@ def several(acc: Any, bias: Any, residual: Any) -> Any:
     return ep.gelu(x, approximate="tanh") + residual, x, x * 2
 
 
-@ep.epilogue(wide=ep.output(dtype="f32"))
+@ep.epilogue(pre=ep.output(dtype="f32"))
 def two_types(acc: Any) -> Any:
     return acc, acc
 
