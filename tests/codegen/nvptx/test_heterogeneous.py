@@ -289,8 +289,8 @@ def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHop
         (
             WGMMA,
             (128, 256, 64),
-            (64, 16, 64),
-            "part 64x16 of tile 64x16x64 cannot be halved, and those of other tiles are divided "
+            (64, 8, 64),
+            "part 64x8 of tile 64x8x64 cannot be halved, and those of other tiles are divided "
             "over 2 warpgroups",
         ),
         (WGMMA, (128, 256, 64), (32, 32, 64), "part 32x32 must be a multiple of 64 in m or in n"),
