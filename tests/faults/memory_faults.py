@@ -53,7 +53,7 @@ RING = (
         (WAIT_FULL + "ring.phase", WAIT_FULL + "ring.phase before=true"),
     ),
     fault("no wait for an empty stage", PERSISTENT, "phase", drop(WAIT_EMPTY)),
-    fault("no wait for a full stage", PERSISTENT, "parity", drop(WAIT_FULL)),
+    fault("no wait for a full stage", PERSISTENT, RACE, drop(WAIT_FULL)),
     fault(
         "consumer waits for an empty stage, not a full one", PERSISTENT, "", (WAIT_FULL, WAIT_EMPTY)
     ),
