@@ -159,6 +159,10 @@ def linear(
         return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
     if weight.dim() == 1 or not input.dim():
         d = matmul(input, weight if weight.dim() == 1 else weight.t(), invariant=invariant)
+        if bias is not None and bias.device != d.device:
+            raise LaunchError(
+                f"the tensors lie on {d.device} and {bias.device}; move them to one device"
+            )
         return d if bias is None else d + _as_multiplied(bias)
     axes, rows = input.dim(), input
     if axes != 2:

@@ -34,7 +34,8 @@ from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tile_candidates import WIDE
 from passes.choosing.tiling_columns import Columns, Kernels, tiling_columns
 from passes.choosing.tuned_schedules import INTERLEAVED
-from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M
+from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, WARPGROUP, swapped
+from passes.lowering.sm_90a.registers import MOST_ACCUMULATORS, too_many_rows
 from passes.schedules.data_parallel import DataParallel
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
@@ -311,6 +312,11 @@ def _cut(
     keep &= part_m % wide_m == 0
     keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide_n) == 0
     keep &= known[1] < 2 * max(n, UNIT_K)
+    if problem.row_reductions:
+        left_b = swapped(part_m, part_n, known[6])
+        alone = part_m * part_n <= MOST_ACCUMULATORS * WARPGROUP
+        accumulators = part_m * part_n / WARPGROUP / np.where(alone | (known[6] > 1), 1, 2)
+        keep &= ~left_b | ~too_many_rows(problem, accumulators, part_m)
     if k < TURNS_DEPTH:
         keep &= (known[6] == 1) | (part_m % MMA_M == 0)
     if problem.grouped:

@@ -14,14 +14,30 @@ SCALES = (1.0, 0.5, 2.0)
 """Factors of the arguments of the three calls that vmap makes."""
 
 
-def _vmap(function: Callable[..., Tensor], views: list[Tensor], seed: int) -> Tensor:
-    """The results for three multiples of the arguments; bits of `seed` leave out some of these."""
+def _vmap(
+    function: Callable[..., Tensor], views: list[Tensor], seed: int, *, loop: bool = False
+) -> Tensor:
+    """The results for three multiples of the arguments; bits of `seed` leave out some of these.
+
+    Args:
+        function: a function of tensors.
+        views: its arguments.
+        seed: decides which arguments have an axis that is mapped.
+        loop: whether to call the function once for each index of the axis, not in `torch.vmap`.
+            There PyTorch's functions may give other types, and NaNs of values that are not read.
+    """
     axes = [0 if seed >> number & 1 else None for number in range(len(views))]
     axes[seed % len(axes)] = 0
     given = [
         x if axis is None else torch.stack([x * scale for scale in SCALES])
         for x, axis in zip(views, axes, strict=True)
     ]
+    if loop:
+        calls = [
+            [x if axis is None else x[number] for x, axis in zip(given, axes, strict=True)]
+            for number in range(len(SCALES))
+        ]
+        return torch.stack([function(*call) for call in calls])
     return torch.vmap(function, in_dims=tuple(axes))(*given)
 
 
@@ -54,9 +70,20 @@ def transformed(
     function: Callable[..., Tensor],
     views: list[Tensor],
     seed: int,
+    *,
+    peer: bool,
     **options: Any,
 ) -> Tensor:
-    """What the transform `name` computes of a function; None calls the function."""
+    """What the transform `name` computes of a function; None calls the function.
+
+    `peer` says whether the function is PyTorch's, for which the transform vmap is a loop.
+    """
     if name is None:
         return function(*views, **options)
-    return TRANSFORMS[name](lambda *given: function(*given, **options), views, seed)
+
+    def of_tensors(*given: Tensor) -> Tensor:
+        return function(*given, **options)
+
+    if name == "vmap":
+        return _vmap(of_tensors, views, seed, loop=peer)
+    return TRANSFORMS[name](of_tensors, views, seed)

@@ -174,7 +174,7 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
                 shape = _result_shape(case, device)
                 kind = given.views[-1].dtype
                 given.options["out"] = torch.full(shape, 7, dtype=kind, device=device)
-            d = _call(case, function, given.views, given.options)
+            d = _call(case, function, given.views, given.options, peer=not ours)
             if case.way.out and d is not given.options["out"]:
                 return Ran(None, error=AssertionError("the result is not `out`"))
         except Exception as error:
@@ -189,9 +189,12 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
         return Ran(None, error=error)
 
 
-def _call(case: Case, function: Any, views: list[Tensor], options: dict[str, Any]) -> Tensor:
-    """Call a function in the transform of the case."""
-    return transformed(case.way.transform, function, views, case.tensors[0].seed, **options)
+def _call(
+    case: Case, function: Any, views: list[Tensor], options: dict[str, Any], *, peer: bool
+) -> Tensor:
+    """Call a function, PyTorch's if `peer` is true, in the transform of the case."""
+    seed = case.tensors[0].seed
+    return transformed(case.way.transform, function, views, seed, peer=peer, **options)
 
 
 def _asserts(case: Case, device: str) -> bool:
@@ -239,11 +242,9 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
             (ours.d, theirs.d),
             *zip(ours.gradients or (), theirs.gradients or (), strict=False),
         ]
-        # Under autocast, coordgraph's functions cast their factors, as documented. PyTorch's
-        # `grouped_mm` does not, and in `torch.vmap` its `linear` of more than one matrix does not,
-        # so the types of the results differ.
-        uncast = case.name == "grouped_mm" or case.way.transform == "vmap"
-        if uncast and case.way.autocast and ours.d.dtype != theirs.d.dtype:
+        # Under autocast, coordgraph's `grouped_mm` casts its factors, as documented, and PyTorch's
+        # does not, so the types of the results differ.
+        if case.name == "grouped_mm" and case.way.autocast and ours.d.dtype != theirs.d.dtype:
             pairs = pairs[1:]
         for one, other in pairs:
             if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
@@ -312,7 +313,7 @@ def _exact(case: Case, dtype: torch.dtype, *, absolute: bool) -> Ran:
     }
     with torch.set_grad_enabled(case.way.recorded and not case.way.out):
         function = (absolute and case.bound) or case.exact
-        d = _call(case, function, views, options)
+        d = _call(case, function, views, options, peer=True)
     wanting = [leaf for leaf in leaves if leaf.requires_grad]
     if not d.requires_grad:
         return Ran(d, tuple(torch.zeros_like(leaf) for leaf in wanting))

@@ -174,3 +174,11 @@ def test_numbers_may_be_inputs_of_compiled_functions(torch: Any, make: Make):
     for factor, ignored in ((1.0, -100), (0.5, 2), (3.0, 4)):
         right = theirs(*given, factor, ignored)
         torch.testing.assert_close(compiled(*given, factor, ignored), right)
+
+
+def test_a_bias_on_another_device_is_refused(torch: Any):
+    import codegen.torch as cgt
+
+    bias = torch.zeros((), device="meta")
+    with pytest.raises(LaunchError, match="lie on cpu and meta; move them to one device"):
+        cgt.linear(torch.zeros(2, 7), torch.zeros(7), bias)

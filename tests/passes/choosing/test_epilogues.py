@@ -10,6 +10,7 @@ from passes.choosing import choices, constants_of
 from passes.choosing.candidates import candidates
 from passes.choosing.operand_reads import OperandReads
 from passes.lowering import LowerToHopper
+from tests.passes.choosing.test_candidates import plans_of
 from tests.support.sampling import quick_cases
 
 H200 = constants_of("NVIDIA H200")
@@ -107,6 +108,27 @@ def test_plans_for_reductions_of_rows_keep_rows_in_one_workgroup():
         for choice in list(choices(problem, H200))[:4]:
             graph = choice.plan.graph(problem)
             assert choice.plan.lowering.why_not(graph) is None, choice.plan
+
+
+@ep.epilogue(
+    squares=ep.output("m", reduce="sum"),
+    largest=ep.output("m", reduce="max"),
+    total=ep.output("m", reduce="logsumexp"),
+)
+def with_statistics(acc):
+    return acc, acc * acc, acc, acc
+
+
+@pytest.mark.parametrize("m", [16, 72, 96, 300])
+def test_reductions_of_rows_leave_out_tiles_for_which_threads_lack_registers(m: int):
+    """With B as wgmma's left operand a thread holds elements of many rows."""
+    problem = replace(cg.Gemm("bf16", m=m, n=4096, k=4096), epilogue=with_statistics)
+    plans = {(p.tile, p.cluster): p for p in plans_of(candidates(problem, H200))}
+    assert len(plans) > 10
+    for plan in plans.values():
+        if plan.consumers == "cooperative":
+            graph = plan.graph(problem)
+            assert plan.lowering.why_not(graph) is None, plan
 
 
 @ep.epilogue(total=ep.output("m", reduce="logsumexp"))
