@@ -222,9 +222,12 @@ def check_epilogue(gemm: Problem) -> None:
             f"ep.cast(value, to='{sums if sums.is_float else 'f32'}')"
         )
     if not dtype(kind).becomes(dtype(out)):
+        other = f", or store D as {kind}, by out_dtype='{kind}' or an array 'out' of that type"
+        other = "" if kind in QUANTIZED else other
         raise VerifyError(
             f"Gemm: the epilogue {function.name} returns {kind}, which cannot be stored in D "
             f"of {out}; convert its result with ep.cast(value, to='{dtype(out).accumulator}')"
+            f"{other}"
         )
 
 

@@ -65,13 +65,16 @@ def number(name: str, given: Any) -> float:
     """The argument `name` as a float.
 
     Raises:
-        LaunchError: it is no number, or a tensor whose gradient would be lost.
+        LaunchError: it is no number, or a tensor whose gradient or tangent would be lost.
     """
-    if isinstance(given, Tensor) and given.requires_grad:
-        raise LaunchError(
-            f"{name} is a tensor that requires a gradient, but kernels take a number; pass "
-            f"{name}.item(), or multiply by {name} outside of the call"
-        )
+    if isinstance(given, Tensor):
+        tangents = getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+        if given.requires_grad or tangents:
+            lost = "requires a gradient" if given.requires_grad else "may have a tangent"
+            raise LaunchError(
+                f"{name} is a tensor that {lost}, but kernels take a number; pass {name}.item(), "
+                f"or multiply by {name} outside of the call"
+            )
     try:
         return float(given)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):

@@ -23,7 +23,10 @@ def matmul_by_operators(
     transpose_b: bool,
     invariant: bool = False,
 ) -> Any:
-    """`alpha·A·B + beta·C` of tensors. For a batch with C, PyTorch adds C after the product.
+    """`alpha·A·B + beta·C` of tensors.
+
+    For a batch, PyTorch multiplies by alpha and adds C after the product, which is then rounded
+    before each of these.
 
     Args:
         a, b, c: A and B (matrices or batches), and C or None.
@@ -39,7 +42,8 @@ def matmul_by_operators(
         raise LaunchError(f"beta = {beta} multiplies c, but c is missing; pass c or beta=0")
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
-    if beta != 0 and a.dim() == b.dim() == 2:
+    if (beta != 0 or alpha != 1) and a.dim() == b.dim() == 2:
+        c = c if beta != 0 else a.new_empty(b.shape[1])  # with a beta of 0, C is not read
         return addmm(c, a, b, beta=beta, alpha=alpha, invariant=invariant)
     product = matmul(a, b, invariant=invariant)
     product = product if alpha == 1 else product * alpha

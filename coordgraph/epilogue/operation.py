@@ -63,6 +63,8 @@ class Elementwise:
     """The name of the operation in the text form of epilogues, an identifier."""
     arity: ClassVar[int] = 1
     """The number of values (operands of the operation) that the operation takes."""
+    names: ClassVar[tuple[str, ...]] = ()
+    """Names by which a call may also pass the values, in their order; () if only by position."""
     options: ClassVar[Mapping[str, Constant]] = {}
     """Default values of the operation's options by option name; an example is `approximate="none"`.
 
@@ -84,8 +86,12 @@ class Elementwise:
 
         Args:
             arguments: traced values and numbers, as many as `arity`; at least one traced value.
+                The last ones may be passed by name if the operation has `names`.
             constants: the operation's options, by option name.
         """
+        for name in self.names[len(arguments) :]:
+            if name in constants:
+                arguments = (*arguments, constants.pop(name))
         tape = next((a.tape for a in arguments if isinstance(a, Value)), None)
         if tape is None:
             raise VerifyError(
@@ -96,6 +102,7 @@ class Elementwise:
             option = next(iter(self.options.items()), None)
             more = f"; write options by name: {option[0]}={option[1]!r}" if option else ""
             values = f"{self.arity} value{'s' * (self.arity != 1)}"
+            values += f" ({', '.join(self.names)})" if self.names else ""
             raise VerifyError(f"{self.name} takes {values}, not {len(arguments)}{more}")
         return tape.record(self.name, arguments, self.checked(constants))
 

@@ -71,12 +71,12 @@ def transformed(
     views: list[Tensor],
     seed: int,
     *,
-    peer: bool,
+    loop: bool,
     **options: Any,
 ) -> Tensor:
     """What the transform `name` computes of a function; None calls the function.
 
-    `peer` says whether the function is PyTorch's, for which the transform vmap is a loop.
+    `loop` says whether the transform vmap is a loop over the mapped axis.
     """
     if name is None:
         return function(*views, **options)
@@ -85,5 +85,5 @@ def transformed(
         return function(*given, **options)
 
     if name == "vmap":
-        return _vmap(of_tensors, views, seed, loop=peer)
+        return _vmap(of_tensors, views, seed, loop=loop)
     return TRANSFORMS[name](of_tensors, views, seed)

@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 
 FINDINGS = tuple(Outcome)[4:]
 """The outcomes of a comparison that show a defect of coordgraph."""
-ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give|join|compute)\b")
+ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give|join|compute|multiply)\b")
 """Each error message has one of these words, because the message must say what to do instead."""
 
 
@@ -192,9 +192,14 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
 def _call(
     case: Case, function: Any, views: list[Tensor], options: dict[str, Any], *, peer: bool
 ) -> Tensor:
-    """Call a function, PyTorch's if `peer` is true, in the transform of the case."""
-    seed = case.tensors[0].seed
-    return transformed(case.way.transform, function, views, seed, peer=peer, **options)
+    """Call a function, PyTorch's if `peer` is true, in the transform of the case.
+
+    Where kernels replace functions of PyTorch, calls with other types are left to PyTorch.
+    """
+    seed, types = case.tensors[0].seed, {x.dtype for x in case.tensors}
+    ours = len(types) == 1 and types < {*DTYPES} and all(x.kind != "sparse" for x in case.tensors)
+    loop = peer and (ours or not case.way.kernels)
+    return transformed(case.way.transform, function, views, seed, loop=loop, **options)
 
 
 def _asserts(case: Case, device: str) -> bool:

@@ -10,10 +10,14 @@ __all__ = ["Clamp", "clamp"]
 
 
 class Clamp(Composed):
-    """The operation `clamp(a, low, high)`: `min(max(a, low), high)`; NaN if an argument is NaN."""
+    """The operation `clamp(a, min, max)`: the value a, but at least min, and then at most max.
+
+    The result is NaN if an argument is NaN. As for `torch.clamp`, bounds may be passed by name.
+    """
 
     name = "clamp"
     arity = 3
+    names = ("a", "min", "max")
     floating = False
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:

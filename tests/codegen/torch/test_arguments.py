@@ -182,3 +182,13 @@ def test_a_bias_on_another_device_is_refused(torch: Any):
     bias = torch.zeros((), device="meta")
     with pytest.raises(LaunchError, match="lie on cpu and meta; move them to one device"):
         cgt.linear(torch.zeros(2, 7), torch.zeros(7), bias)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_factor_with_a_tangent_is_refused(torch: Any):
+    """PyTorch's own addmm loses the tangent."""
+    import codegen.torch as cgt
+
+    c, a, b = torch.zeros(4, 5), torch.zeros(4, 3), torch.zeros(3, 5)
+    with pytest.raises(LaunchError, match=r"alpha .* may have a tangent, .* pass alpha"):
+        torch.func.jvp(lambda x: cgt.addmm(c, a, b, alpha=x), (a[0, 0],), (c[0, 0],))

@@ -22,6 +22,18 @@ def test_the_result_has_a_gradient(torch: Any, make: Make):
         torch.testing.assert_close(ours, theirs)
 
 
+def test_the_product_times_alpha_is_rounded_once(torch: Any):
+    """With a gradient as without one; sums of these whole numbers are exact in f32."""
+    a, b = (torch.randint(-9, 9, shape).bfloat16() for shape in ((20, 200), (200, 30)))
+    right = ((a.float() @ b.float()) * 0.3).bfloat16()
+    assert not torch.equal((a.float() @ b.float()).bfloat16() * 0.3, right)
+    d = codegen.matmul(a.requires_grad_(), b, alpha=0.3)
+    assert torch.equal(d, right)
+    (grad,) = torch.autograd.grad(d.sum(), a)
+    summed = 0.3 * b.float().sum(1).expand(20, 200)
+    torch.testing.assert_close(grad.float(), summed, rtol=0.02, atol=0.02)
+
+
 def test_only_c_requires_a_gradient(torch: Any, make: Make):
     a, b, c = make(3, 7, 5).detach(), make(3, 7, 6).detach(), make(3, 5, 6)
     d = codegen.matmul(a, b, c, alpha=3, beta=2, transpose_a=True)

@@ -438,3 +438,17 @@ def test_names_of_operations():
         assert not isinstance(OPERATIONS["test_mine"], first)
     finally:
         del OPERATIONS["test_mine"]
+
+
+def test_bounds_of_clamp_may_be_passed_by_name():
+    by_place = ep.epilogue()(lambda acc: ep.clamp(acc, -1, 6))
+    for call in (
+        lambda acc: ep.clamp(acc, min=-1, max=6),
+        lambda acc: ep.clamp(acc, -1, max=6),
+        lambda acc: ep.clamp(acc, max=6, min=-1),
+    ):
+        assert ep.epilogue()(call).steps == by_place.steps
+    with pytest.raises(VerifyError, match=r"clamp takes 3 values \(a, min, max\), not 2"):
+        ep.epilogue()(lambda acc: ep.clamp(acc, min=-1))
+    with pytest.raises(VerifyError, match="clamp has no option 'low'"):
+        ep.epilogue()(lambda acc: ep.clamp(acc, min=-1, max=6, low=3))
