@@ -29,7 +29,7 @@ def _vmap(
     axes = [0 if seed >> number & 1 else None for number in range(len(views))]
     axes[seed % len(axes)] = 0
     given = [
-        x if axis is None else torch.stack([x * scale for scale in SCALES])
+        x if axis is None else torch.stack([(x * scale).to(x.dtype) for scale in SCALES])
         for x, axis in zip(views, axes, strict=True)
     ]
     if loop:
