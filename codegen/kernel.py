@@ -120,19 +120,22 @@ class Kernel(ABC):
         beta: float,
         workgroups: int | None,
         operands: Mapping[str, Any],
+        offsets: Any = None,
     ) -> Repeat | None:
         """A function that makes calls like an earlier one with less host time; None if none is.
 
-        The function has the arguments (a, b, c, out, alpha, beta, stream, operands), and returns
-        what the call returns; or None, without a launch, if the kernel must be called instead. Its
-        caller makes sure that the arguments are those of the earlier call, except for addresses of
-        arrays, values of numbers, and the stream: the same arguments are left out, and arrays have
-        the same shapes, strides, types and devices. For kernels with the default epilogue, the
-        caller need not compare the type and device of B, nor the shape and device of `out`. The
-        function checks alignments, overlapping memory, and which numbers are 0.
+        The function has the arguments (a, b, c, out, alpha, beta, stream, operands, offsets), and
+        returns what the call returns; or None, without a launch, if the kernel must be called
+        instead. Its caller makes sure that the arguments are those of the earlier call, except for
+        addresses of arrays, values of numbers, and the stream: the same arguments are left out, and
+        arrays have the same shapes, strides, types and devices. For kernels with the default
+        epilogue, the caller need not compare the type and device of B, the shape and device of
+        `out`, and of `offsets` all but the shape. The function checks alignments, overlapping
+        memory, and which numbers are 0.
 
         Args:
-            a, b, c, out, alpha, beta, workgroups, operands: the arguments of the earlier call.
+            a, b, c, out, alpha, beta, workgroups, operands, offsets: the arguments of the earlier
+                call. `operands` also has the tables `rows` and `targets`.
         """
         return None
 

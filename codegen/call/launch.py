@@ -17,6 +17,7 @@ from codegen.call.views import LABELS
 from codegen.kernel import Kernel
 from codegen.lru import LRUCache
 from coordgraph import LaunchError
+from coordgraph.gemm import OFFSETS
 from coordgraph.validation import flag
 from passes.choosing import Plan
 
@@ -148,24 +149,31 @@ def launch_prepared(prepared: Prepared, a: Any, b: Any, *arguments: Any, **opera
     return prepared.launch(left, right, *arguments, **operands)
 
 
-def launch_again(prepared: Prepared, a: Any, b: Any, *arguments: Any) -> Any:
+def launch_again(prepared: Prepared, a: Any, b: Any, *arguments: Any, offsets: Any = None) -> Any:
     """Launch a prepared call with the default epilogue, and set `prepared.repeat` for later ones.
 
     Args:
         prepared: the entry of the cache of prepared calls.
         a, b: A and B as the caller gave them.
         arguments: C, D, alpha, beta and the stream.
+        offsets: the offsets of groups, or None.
     """
-    d = launch_prepared(prepared, a, b, *arguments)
+    groups = {} if offsets is None else {OFFSETS: offsets}
+    d = launch_prepared(prepared, a, b, *arguments, **groups)
     if prepared.repeated is not None:
         c, out, alpha, beta, _ = arguments
-        prepared.repeat = repeated(prepared, a, b, c, out, alpha, beta)
+        prepared.repeat = repeated(prepared, a, b, c, out, alpha, beta, offsets=offsets)
         prepared.repeated = None
     return d
 
 
 def repeated(
-    prepared: Prepared, a: Any, b: Any, *arguments: Any, operands: Mapping[str, Any] = NO_OPERANDS
+    prepared: Prepared,
+    a: Any,
+    b: Any,
+    *arguments: Any,
+    operands: Mapping[str, Any] = NO_OPERANDS,
+    offsets: Any = None,
 ) -> Repeat | None:
     """A function that repeats a call of a prepared launch with less host time, or None.
 
@@ -173,13 +181,14 @@ def repeated(
         prepared: the entry of the cache of prepared calls by which the call was launched.
         a, b: A and B as the caller gave them.
         arguments: C, D, alpha and beta.
-        operands: further operands by name.
+        operands: further operands and tables of rows, by name.
+        offsets: the offsets of groups, or None.
     """
     if prepared.repeated is None:
         return None
     left = library(a).transposed(a) if prepared.swap_a else a
     right = library(b).transposed(b) if prepared.swap_b else b
-    return prepared.repeated(left, right, *arguments, operands=operands)
+    return prepared.repeated(left, right, *arguments, operands=operands, offsets=offsets)
 
 
 def _is_captured(a: Any, stream: Any) -> bool:

@@ -16,7 +16,7 @@ from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
 from codegen.call.gradients import differentiable_matmul, recorded, refuse_gradients
-from codegen.call.launch import first_launch, launch_again, launch_prepared
+from codegen.call.launch import first_launch, launch_again
 from codegen.call.prepared_calls import forget_prepared
 from codegen.call.prepared_calls import prepared_calls as _prepared
 from codegen.call.with_epilogue import launch_with_epilogue
@@ -309,7 +309,11 @@ def grouped_matmul(
         prepared = None
     try:
         if prepared is not None:
-            return launch_prepared(prepared, a, b, c, out, alpha, beta, stream, offsets=offsets)
+            if c is None and prepared.repeat is not None:
+                d = prepared.repeat(a, b, c, out, alpha, beta, stream, offsets=offsets)
+                if d is not None:
+                    return d
+            return launch_again(prepared, a, b, c, out, alpha, beta, stream, offsets=offsets)
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     return first_launch(

@@ -27,9 +27,8 @@ def quick_key(
     """A key that is equal for calls with the same checks and the same launch, or None.
 
     The key is made of attributes of PyTorch's tensors, and of the identity of the epilogue, because
-    hashing the epilogue takes longer. The result is None for arrays of other libraries, for groups,
-    for products with tables of rows, with `tune=True`, for epilogues that reduce rows, and if an
-    operand requires a gradient.
+    hashing the epilogue takes longer. The result is None for arrays of other libraries, with
+    `tune=True`, for epilogues that reduce rows, and if an operand requires a gradient.
 
     Args:
         epilogue: the epilogue.
@@ -41,15 +40,12 @@ def quick_key(
         options: the other options of the call, by name.
     """
     alpha, beta = factors
-    if offsets is not None or options.get("tune") or type(alpha) not in NUMBERS:
+    if options.get("tune") or type(alpha) not in NUMBERS:
         return None
-    for table in tables.values():
-        if table is not None:
-            return None
     key: list[Hashable] = [id(epilogue), alpha == 1, beta == 0, *options.values(), *operands]
     gradient = False
     try:
-        for x in (*matrices.values(), *operands.values()):
+        for x in (*matrices.values(), offsets, *tables.values(), *operands.values()):
             if x is None or type(x) in NUMBERS:
                 key.append(type(x))
             else:

@@ -59,7 +59,8 @@ def launch_with_epilogue(
     # A key has the id() of an epilogue; an entry keeps the epilogue alive, so no other gets the id.
     if known is not None and known[0] is epilogue:
         try:
-            return _again(*known[1:], a, b, c, out, *scalars, operands)
+            rest = {**operands, **{name: x for name, x in tables.items() if x is not None}}
+            return _again(*known[1:], a, b, c, out, *scalars, rest, offsets)
         except (ArgumentMismatch, CodegenError):
             pass  # this launch was refused; the code below reports why, or tries the next plan
     tables = {name: table for name, table in tables.items() if table is not None}
@@ -97,7 +98,9 @@ def launch_with_epilogue(
         if prepared is not None:
             found = launch_prepared(prepared, a, b, c, out, *scalars, **groups, **operands)
             if quick is not None:
-                repeat = repeated(prepared, a, b, c, out, alpha, beta, operands=operands)
+                repeat = repeated(
+                    prepared, a, b, c, out, alpha, beta, operands=operands, offsets=offsets
+                )
                 prepared_epilogues.put(quick, (epilogue, prepared, repeat))
             return finished(epilogue, found, scalars[2], invariant=options["invariant"])
     except (ArgumentMismatch, CodegenError):
@@ -112,9 +115,12 @@ def launch_with_epilogue(
 def _again(prepared: Prepared, repeat: Repeat | None, a: Any, b: Any, *arguments: Any) -> Any:
     """Repeat a call with an epilogue by `repeat`, or if that refuses, by the prepared call.
 
-    `arguments` are C, D, alpha, beta, the stream and a mapping with the operands.
+    `arguments` are C, D, alpha, beta, the stream, a mapping with the operands and the tables of
+    rows, and the offsets of groups.
     """
     found = None if repeat is None else repeat(a, b, *arguments)
     if found is not None:
         return found
-    return launch_prepared(prepared, a, b, *arguments[:-1], **arguments[-1])
+    *first, operands, offsets = arguments
+    groups: dict[str, Any] = {} if offsets is None else {OFFSETS: offsets}
+    return launch_prepared(prepared, a, b, *first, **groups, **operands)

@@ -287,21 +287,22 @@ class CudaKernel(Kernel):
         beta: float,
         workgroups: int | None,
         operands: Mapping[str, Any],
+        offsets: Any = None,
     ) -> Repeat | None:
         scalars, read, c, others = self._operands(c, alpha, beta, operands)
         named = zip(self._others, others, strict=True) if others else ()
-        arrays = [x for x in (a, b, c, out, *others) if x is not None]
+        arrays = [x for x in (a, b, c, out, offsets, *others) if x is not None]
         if not all(library(x).keyed for x in arrays) or not all(type(x) is float for x in scalars):
             return None
-        key, pointers = call_key((a, b, c, out, None), named, read, workgroups)
+        key, pointers = call_key((a, b, c, out, offsets), named, read, workgroups)
         checked = self._plans.get(key)
         if checked is None or any(pointer & LOW_BITS for pointer in pointers):
             return None
-        if not self._default:
+        if not self._default or others:
             return RepeatedEpilogue(checked, self.graph, a, scalars)
         if c is not None or beta:
             return None
-        return RepeatedCall(checked, a, b, out, self.graph.tensor("D").dtype)
+        return RepeatedCall(checked, (a, b, out, offsets), self.graph.tensor("D").dtype)
 
     def _new(self, home: Library, like: Any, plan: Launches, tensor: str) -> Any:
         """A new array for D or another output, of the library of the array `like`."""

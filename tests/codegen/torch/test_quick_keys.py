@@ -68,6 +68,10 @@ def test_keys(torch: Any):
         {"c": zeros(4, 6)},
         {"out": zeros(4, 6)},
         {"invariant": True},
+        {"rows": zeros(4)},
+        {"rows": zeros(5)},
+        {"offsets": zeros(4)},
+        {"offsets": zeros(8)[::2]},
         {"epilogue": other},
     ]
     keys = [key(torch, **each) for each in changes]
@@ -78,8 +82,7 @@ def test_keys(torch: Any):
 def test_calls_without_a_key(torch: Any):
     for changes in (
         {"a": np.zeros((4, 8))},
-        {"rows": torch.zeros(4)},
-        {"offsets": torch.zeros(4)},
+        {"offsets": np.zeros(4)},
         {"tune": True},
         {"invariant": []},
         {"scale": "2"},

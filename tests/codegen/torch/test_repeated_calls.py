@@ -108,7 +108,36 @@ CALLS: dict[str, Callable[[Any], Arguments]] = {
         "bias": random(torch, N),
         "pre": random(torch, M, N),
     },
+    "groups": lambda torch: {"b": random(torch, 3, K, N), "offsets": offsets(torch)},
+    "groups, epilogue": lambda torch: {
+        "b": random(torch, 3, K, N),
+        "offsets": offsets(torch),
+        "epilogue": scaled,
+        "scale": 2.0,
+        "bias": random(torch, N),
+    },
+    "tables": lambda torch: {
+        "rows": torch.randint(0, M, (M,), dtype=torch.int32),
+        "targets": torch.randperm(M).int(),
+        "out": random(torch, M, N),
+    },
+    "groups, tables": lambda torch: {
+        "b": random(torch, 3, K, N),
+        "offsets": offsets(torch),
+        "rows": torch.randint(0, M, (M,), dtype=torch.int32),
+        "epilogue": kept,
+        "bias": random(torch, N),
+    },
 }
+
+
+def offsets(torch: Any) -> Any:
+    return torch.tensor([0, 10, 10, M], dtype=torch.int32)
+
+
+def call(**given: Any) -> Any:
+    """Call `matmul`, or `grouped_matmul` if there are offsets of groups."""
+    return (codegen.grouped_matmul if "offsets" in given else codegen.matmul)(**given)
 
 
 def arguments(torch: Any, name: str) -> Arguments:
@@ -125,9 +154,9 @@ def test_a_call_with_other_addresses_is_only_launched(torch: Any, launches: Laun
     """From the third call on, `CudaKernel.__call__` is not entered."""
     for name in CALLS:
         for _ in range(2):
-            codegen.matmul(**arguments(torch, name))
+            call(**arguments(torch, name))
         launches.called = 0
-        codegen.matmul(**arguments(torch, name))
+        call(**arguments(torch, name))
         assert (launches.called == 0) is (name != "C"), name
 
 
@@ -137,10 +166,10 @@ def test_a_repeated_call_launches_what_a_first_call_does(torch: Any, launches: L
     expected: list[tuple[Any, ...]] = []
     for each in given:  # a call that no other has prepared is checked in full
         forget_prepared()
-        codegen.matmul(**each)
+        call(**each)
         expected.append(launches.made[-1])
     for number in (0, 0, 1, 0, 1):
-        found = codegen.matmul(**given[number])
+        found = call(**given[number])
         returned = addresses(found)
         assert len(returned) == (2 if given[number].get("epilogue") is kept else 1)
         _, pointers, scalars, stream = launches.made[-1]
@@ -155,8 +184,8 @@ def repeated(torch: Any, name: str, **changes: Any) -> Any:
     """Make a call of CALLS three times, then with some arguments changed."""
     given = arguments(torch, name)
     for _ in range(3):
-        codegen.matmul(**given)
-    return codegen.matmul(**given | changes)
+        call(**given)
+    return call(**given | changes)
 
 
 @pytest.mark.parametrize("name", ["out", "epilogue, out"])
@@ -200,10 +229,21 @@ def test_new_arrays_off_16_bytes_need_another_kernel(
     kind: Any = type(arrays.library(torch.zeros(1)))
     repeated(torch, name)
     monkeypatch.setattr(kind, "empty", lambda *given: off_16_bytes(torch, *given[2]))
-    found = codegen.matmul(**arguments(torch, name))
+    found = call(**arguments(torch, name))
     (first, *_), (other, pointers, *_) = launches.made[-2:]
     assert first.function is not other.function
     assert addresses(found)[0] == pointers[3]
+
+
+def test_offsets_of_another_kind_are_checked(torch: Any, launches: Launches):
+    """The key of a call has the shape of its offsets only."""
+    wide = torch.tensor([0, 0, 10, 0, 10, 0, M, 0], dtype=torch.int32)[::2]
+    for wrong, words in ((offsets(torch).long(), "offsets holds int64"), (wide, "offsets")):
+        with pytest.raises(LaunchError, match=words):
+            repeated(torch, "groups", offsets=wrong)
+    launched = repeated(torch, "groups", offsets=(other := offsets(torch)))
+    assert launches.made[-1][1][4] == other.data_ptr()
+    assert launches.made[-1][1][3] == launched.data_ptr()
 
 
 def test_scalars(torch: Any, launches: Launches):

@@ -24,16 +24,28 @@ class RepeatedCall:
 
     Args:
         checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
-        a, b, out: the arrays of the earlier call; `out` is None if it made a new array.
+        arrays: A, B, `out` and `offsets` of the earlier call; `out` is None if it made a new array,
+            and `offsets` is None without groups.
         dtype: the element type of D.
     """
 
-    __slots__ = ("_checked", "_device", "_dtype", "_home", "_new", "_shape", "_type_b")
+    __slots__ = (
+        "_checked",
+        "_device",
+        "_dtype",
+        "_home",
+        "_new",
+        "_shape",
+        "_type_b",
+        "_type_of_offsets",
+    )
 
-    def __init__(self, checked: Launches, a: Any, b: Any, out: Any, dtype: str) -> None:
+    def __init__(self, checked: Launches, arrays: tuple[Any, Any, Any, Any], dtype: str) -> None:
+        a, b, out, offsets = arrays
         self._checked, self._home, self._dtype = checked, library(a), dtype
         self._device, self._type_b = a.device, b.dtype
         self._shape, self._new = checked.shapes["D"], out is None
+        self._type_of_offsets = None if offsets is None else offsets.dtype
 
     def __call__(
         self,
@@ -45,12 +57,14 @@ class RepeatedCall:
         beta: float,
         stream: Any,
         operands: Mapping[str, Any] = NO_OPERANDS,
+        offsets: Any = None,
     ) -> Any:
         """Launch the kernel and return D; or return None, without a launch, to refuse the call.
 
-        A call is refused if an address is not a multiple of 16 bytes, if memory of `out` overlaps A
-        or B, if alpha is no float, or if the type or the device of B, or the shape or the device of
-        `out` is not that of the earlier call.
+        A call is refused if an address is not a multiple of 16 bytes, if memory of `out` overlaps
+        another array, if alpha is no float, if offsets are not contiguous, or if the type or the
+        device of B or of the offsets, or the shape or the device of `out` is not that of the
+        earlier call.
         """
         home, device = self._home, self._device
         if b.device != device or b.dtype != self._type_b or type(alpha) is not float:
@@ -59,10 +73,15 @@ class RepeatedCall:
             out = home.empty(a, self._shape, self._dtype)
         elif out.shape != self._shape or out.device != device:
             return None
-        at_a, at_b, at_d = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        at_a, at_b, at_d, at_offsets = a.data_ptr(), b.data_ptr(), out.data_ptr(), 0
+        if offsets is not None:
+            kind = self._type_of_offsets
+            if offsets.device != device or offsets.dtype != kind or not offsets.is_contiguous():
+                return None
+            at_offsets = offsets.data_ptr()
         if (at_a | at_b | at_d) & LOW_BITS:
             return None
-        pointers = (at_a, at_b, 0, at_d, 0)
+        pointers = (at_a, at_b, 0, at_d, at_offsets)
         if not self._new and self._checked.overlaps(pointers):
             return None
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
@@ -71,7 +90,7 @@ class RepeatedCall:
 
 
 class RepeatedEpilogue:
-    """Repeats a call of a kernel with an epilogue of its own.
+    """Repeats a call of a kernel with an epilogue of its own, or with tables of rows.
 
     Args:
         checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
@@ -115,6 +134,7 @@ class RepeatedEpilogue:
         beta: float,
         stream: Any,
         operands: Mapping[str, Any] = NO_OPERANDS,
+        offsets: Any = None,
     ) -> Any:
         """Launch the kernel and return D and other outputs, or None to refuse the call.
 
@@ -143,7 +163,7 @@ class RepeatedEpilogue:
             b.data_ptr(),
             c.data_ptr() if self._has_c and c is not None else 0,
             out.data_ptr() if out is not None else 0,
-            0,
+            offsets.data_ptr() if offsets is not None else 0,
         ]
         for name in self._others:
             operand = every.get(name)
