@@ -78,6 +78,7 @@ def direct(
     kernel: Callable[..., Any],
     derivatives: Derivatives,
     *,
+    last: bool = False,
     casts: bool = True,
 ) -> Callable[..., Any]:
     """A function that computes what the operator `op` computes, with less host time if possible.
@@ -88,6 +89,7 @@ def direct(
             `torch.export` and `torch.jit.trace`; in modes, such as `FakeTensorMode`; in transforms,
             such as `torch.vmap`; and in forward-mode differentiation.
         count: the number of the operator's tensors, which are its first arguments.
+        last: whether the operator's last argument is a tensor, too.
         kernel: the operator's kernel.
         derivatives: the derivatives that `op` got by `differentiable`.
         casts: whether the operator casts tensors in a region of `torch.autocast`.
@@ -106,7 +108,7 @@ def direct(
         if _state().raw_repr() not in STATES:
             return op(*arguments)
         differentiable = False
-        for x in arguments[:count]:
+        for x in (*arguments[:count], arguments[-1]) if last else arguments[:count]:
             if x is not None:
                 if type(x) not in TYPES or _keys(x).raw_repr() not in KEYS:
                     return op(*arguments)

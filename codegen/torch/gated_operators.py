@@ -2,7 +2,8 @@
 
 Both operators compute `act(gate)·up` in the kernel of the product that computes gate and up.
 `gated` stores only this result, and its gradient computes the product again. `gated_with_sums` also
-stores gate and up, from which its gradient is computed.
+stores gate and up, from which its gradient is computed. With the argument `ends` both compute one
+product for each group of rows, as `coordgraph::grouped_mm` does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.activations import ACTIVATIONS, check_activation
+from codegen.torch.activations import ACTIVATIONS
 from codegen.torch.derivatives import (
     Derivatives,
     differentiable,
@@ -21,14 +22,19 @@ from codegen.torch.derivatives import (
     total,
 )
 from codegen.torch.direct import DEVICES, direct, operator
+from codegen.torch.gated_arguments import shape_of_result, shape_of_sums
+from codegen.torch.gated_mapping import mapped, rule
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
+from codegen.torch.grouped import grouped_product
 from codegen.torch.mapping import in_front
-from codegen.torch.ops import cast_inputs, check_types, product
-from coordgraph import LaunchError
+from codegen.torch.ops import cast_inputs, product
 
 __all__ = ["gated_product", "gated_product_with_sums"]
 
-ARGUMENTS = "Tensor a, Tensor b, Tensor? bias=None, str activation='silu', bool invariant=False"
+ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor? bias=None, str activation='silu', bool invariant=False, "
+    "Tensor? ends=None"
+)
 
 
 def _gated(
@@ -37,24 +43,28 @@ def _gated(
     bias: Tensor | None = None,
     activation: str = "silu",
     invariant: bool = False,
+    ends: Tensor | None = None,
 ) -> Tensor:
     """`act(gate)·up` (m x n), where gate and up are the halves of the columns of `A·B + bias`.
 
     Gate is the first n columns, up is the last n columns.
 
     Args:
-        a, b: A (m x k) and B (k x 2n), or batches of l matrices.
-        bias: 2n elements, for a batch also l x 2n, or None.
+        a, b: A (m x k) and B (k x 2n), or batches of l matrices; with `ends` A (m x k) and B
+            (groups x k x 2n).
+        bias: 2n elements, for a batch also l x 2n, or None; with `ends` groups x 2n.
         activation: the name of act, of `ACTIVATIONS`.
         invariant: whether the bits of a row of the result must not depend on the other rows, as for
             `codegen.matmul`.
+        ends: i32, the end of each group of rows of A; None for products without groups. Rows of the
+            result that belong to no group are 0.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
-    _shape(a, b, bias, activation)
-    return multiply_and_gate(a, b, bias, activation, invariant=invariant)
+    shape_of_result(a, b, bias, activation, ends)
+    return multiply_and_gate(a, b, bias, activation, ends, invariant=invariant)
 
 
 def _gated_with_sums(
@@ -63,10 +73,15 @@ def _gated_with_sums(
     bias: Tensor | None = None,
     activation: str = "silu",
     invariant: bool = False,
+    ends: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(`act(gate)·up`, `A·B + bias`) by one kernel; gate and up are halves of `A·B + bias`."""
-    sums = a.new_empty(_shape_of_sums(a, b, bias, activation))
-    return multiply_and_gate(a, b, bias, activation, sums, invariant=invariant), sums
+    """(`act(gate)·up`, `A·B + bias`) by one kernel; gate and up are halves of `A·B + bias`.
+
+    Rows that belong to no group are 0 in both.
+    """
+    shape = shape_of_sums(a, b, bias, activation, ends)
+    sums = a.new_empty(shape) if ends is None else a.new_zeros(shape)
+    return multiply_and_gate(a, b, bias, activation, ends, sums, invariant=invariant), sums
 
 
 def _gated_gradient(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
@@ -75,10 +90,16 @@ def _gated_gradient(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
 
 
 def _gated_gradient_of_product(
-    grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    invariant: bool,
+    ends: Tensor | None = None,
 ) -> Tensor:
     """The gradient of `A·B + bias`, given the gradient of `act(gate)·up`."""
-    return differentiate_product(grad, a, b, bias, activation, invariant=invariant)
+    return differentiate_product(grad, a, b, bias, activation, ends, invariant=invariant)
 
 
 gated_op = operator(
@@ -99,7 +120,8 @@ gated_gradient_op = operator(
 gated_gradient_of_product_op = operator(
     "gated_gradient_of_product",
     _gated_gradient_of_product,
-    "(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant) -> Tensor",
+    "(Tensor grad, Tensor a, Tensor b, Tensor? bias, str activation, bool invariant, "
+    "Tensor? ends=None) -> Tensor",
 )
 GATED = torch.ops.coordgraph.gated.default
 GATED_WITH_SUMS = torch.ops.coordgraph.gated_with_sums.default
@@ -113,38 +135,8 @@ differentiable(GRADIENT, TWICE)
 differentiable(GRADIENT_OF_PRODUCT, TWICE)
 differentiate_directly = direct(GRADIENT, 2, _gated_gradient, TWICE, casts=False)
 differentiate_product_directly = direct(
-    GRADIENT_OF_PRODUCT, 4, _gated_gradient_of_product, TWICE, casts=False
+    GRADIENT_OF_PRODUCT, 4, _gated_gradient_of_product, TWICE, last=True, casts=False
 )
-
-
-def _shape_of_sums(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Any, ...]:
-    """The shape (m, 2n), or (l, m, 2n), of `A·B + bias`.
-
-    Raises:
-        LaunchError: shapes, element types or devices do not fit, or the activation is unknown.
-    """
-    check_activation(activation)
-    fits = a.dim() == b.dim() and a.dim() in (2, 3) and a.shape[:-2] == b.shape[:-2]
-    if not fits or a.shape[-1] != b.shape[-2] or b.shape[-1] % 2:
-        raise LaunchError(
-            f"a is {tuple(a.shape)} and b is {tuple(b.shape)}; pass matrices of m x k and k x 2n, "
-            "or two batches of them"
-        )
-    check_types(a, b)
-    if bias is not None:
-        check_types(a, bias)
-        if tuple(bias.shape) not in ((b.shape[-1],), (*b.shape[:-2], b.shape[-1])):
-            raise LaunchError(
-                f"bias is {tuple(bias.shape)}, but ({b.shape[-1]},) is needed; pass an element for "
-                "each column of b"
-            )
-    return (*a.shape[:-1], b.shape[-1])
-
-
-def _shape(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Any, ...]:
-    """The shape (m, n), or (l, m, n), of the result; raises the errors of `_shape_of_sums`."""
-    *rows, columns = _shape_of_sums(a, b, bias, activation)
-    return (*rows, columns // 2)
 
 
 @gated_op.register_fake
@@ -154,8 +146,9 @@ def _(
     bias: Tensor | None = None,
     activation: str = "silu",
     invariant: bool = False,
+    ends: Tensor | None = None,
 ) -> Tensor:
-    return a.new_empty(_shape(a, b, bias, activation))
+    return a.new_empty(shape_of_result(a, b, bias, activation, ends))
 
 
 @gated_with_sums_op.register_fake
@@ -165,9 +158,10 @@ def _(
     bias: Tensor | None = None,
     activation: str = "silu",
     invariant: bool = False,
+    ends: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    sums = a.new_empty(_shape_of_sums(a, b, bias, activation))
-    return a.new_empty(_shape(a, b, bias, activation)), sums
+    sums = a.new_empty(shape_of_sums(a, b, bias, activation, ends))
+    return a.new_empty(shape_of_result(a, b, bias, activation, ends)), sums
 
 
 @gated_gradient_op.register_fake
@@ -177,9 +171,15 @@ def _(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
 
 @gated_gradient_of_product_op.register_fake
 def _(
-    grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    invariant: bool,
+    ends: Tensor | None = None,
 ) -> Tensor:
-    return a.new_empty(_shape_of_sums(a, b, bias, activation))
+    return a.new_empty(shape_of_sums(a, b, bias, activation, ends))
 
 
 def _differentiable(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
@@ -189,88 +189,123 @@ def _differentiable(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
     return torch.cat([act.torch_gradient(grad * up, gate), grad * act.torch_value(gate)], -1)
 
 
-def _for_rows(bias: Tensor) -> Tensor:
-    """A bias, or a bias for each matrix of a batch, in a shape that is broadcast to `A·B`."""
+def _product(a: Tensor, b: Tensor, ends: Tensor | None, invariant: bool) -> Tensor:
+    """`A·B` of matrices or batches, or with `ends` of groups, by operators with derivatives."""
+    return product(a, b, invariant) if ends is None else grouped_product(a, b, ends, invariant)
+
+
+def _for_rows(bias: Tensor, rows: int, ends: Tensor | None) -> Tensor:
+    """A bias, or a bias for each matrix or group, in a shape that is broadcast to `A·B`.
+
+    With `ends` the result has the bias of each row's group, and zeros for a row of no group. A
+    product of groups with k = 1 computes it, because only kernels read `ends`.
+    """
+    if ends is not None:
+        return grouped_product(bias.new_ones(rows, 1), bias.unsqueeze(1), ends, False)
     return bias if bias.dim() == 1 else bias.unsqueeze(-2)
 
 
-def _sums(a: Tensor, b: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
+def _of_bias(of_sums: Tensor, bias: Tensor, ends: Tensor | None) -> Tensor:
+    """The gradient of the bias, given that of `A·B + bias`: a sum over all rows, or of a group.
+
+    The sums over groups are products with a matrix of ones. It has 8 equal columns, because GPUs
+    load rows of a multiple of 16 bytes in larger blocks.
+    """
+    if ends is None:
+        return of_sums.sum(-2).sum_to_size(bias.shape)
+    ones = of_sums.new_ones(of_sums.shape[0], 8)
+    return grouped_product(of_sums.mT, ones, ends, False)[..., 0]
+
+
+def _sums(
+    a: Tensor, b: Tensor, bias: Tensor | None, ends: Tensor | None, invariant: bool
+) -> Tensor:
     """`A·B + bias` by operators that can be differentiated."""
-    sums = product(a, b, invariant)
-    return sums if bias is None else sums + _for_rows(bias)
+    sums = _product(a, b, ends, invariant)
+    return sums if bias is None else sums + _for_rows(bias, a.shape[-2], ends)
 
 
 def _gradients(
-    ctx: Any, of_sums: Tensor | None, a: Tensor, b: Tensor, bias: Tensor | None
+    ctx: Any,
+    of_sums: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    ends: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the arguments of `gated`, given `of_sums`, the gradient of `A·B + bias`.
 
-    The gradients of A and B are one product each, with the 2n columns of gate and up together.
+    The gradients of A and B are one product each, with the 2n columns of gate and up together. The
+    gradient of B has the layout of B, so that PyTorch need not transpose that of a weight.
     """
-    needs = ctx.needs_input_grad  # `needs` has no entries for arguments that the call leaves out
-    of_bias = None
-    if of_sums is not None and bias is not None and needs[2]:
-        of_bias = of_sums.sum(-2).sum_to_size(bias.shape)
     if of_sums is None:
-        return None, None, None, None, None
+        return (None,) * 6
+    needs = ctx.needs_input_grad  # `needs` has no entries for arguments that the call leaves out
+    of_b = None
+    if needs[1] and b.stride(-1) != 1 and b.stride(-2) == 1:
+        of_b = _product(of_sums.mT, a, ends, False).mT
+    elif needs[1]:
+        of_b = _product(a.mT, of_sums, ends, False)
     return (
-        product(of_sums, b.mT, ctx.invariant) if needs[0] else None,
-        product(a.mT, of_sums, False) if needs[1] else None,
-        of_bias,
+        _product(of_sums, b.mT, ends, ctx.invariant) if needs[0] else None,
+        of_b,
+        None if bias is None or not needs[2] else _of_bias(of_sums, bias, ends),
+        None,
         None,
         None,
     )
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, bias, ctx.activation, ctx.invariant = inputs
-    ctx.save_for_backward(a, b, bias)
+    a, b, bias, ctx.activation, ctx.invariant, ends = inputs
+    ctx.save_for_backward(a, b, bias, ends)
 
 
 def _gradients_of_gated(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of `gated`: one kernel computes gate and up again, and their gradients."""
-    a, b, bias = ctx.saved_tensors
+    a, b, bias, ends = ctx.saved_tensors
     if is_differentiated():
-        of_sums = _differentiable(grad, _sums(a, b, bias, ctx.invariant), ctx.activation)
+        of_sums = _differentiable(grad, _sums(a, b, bias, ends, ctx.invariant), ctx.activation)
     else:
-        of_sums = differentiate_product_directly(grad, a, b, bias, ctx.activation, ctx.invariant)
-    return _gradients(ctx, of_sums, a, b, bias)
+        options = ctx.activation, ctx.invariant, ends
+        of_sums = differentiate_product_directly(grad, a, b, bias, *options)
+    return _gradients(ctx, of_sums, a, b, bias, ends)
 
 
 def _setup_with_sums(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    a, b, bias, ctx.activation, ctx.invariant = inputs
+    a, b, bias, ctx.activation, ctx.invariant, ends = inputs
     ctx.set_materialize_grads(False)  # None, not zeros, is the gradient of unused sums
-    ctx.save_for_backward(a, b, bias, output[1])
+    ctx.save_for_backward(a, b, bias, ends, output[1])
 
 
 def _gradients_with_sums(
     ctx: Any, grad: Tensor | None, grad_of_sums: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `gated_with_sums`; one kernel computes the gradients of gate and of up."""
-    a, b, bias, sums = ctx.saved_tensors
+    a, b, bias, ends, sums = ctx.saved_tensors
     of_sums = grad_of_sums
     if grad is not None:
         gradient = _differentiable if is_differentiated() else differentiate_directly
         of_sums = gradient(grad, sums, ctx.activation)
         of_sums = of_sums if grad_of_sums is None else of_sums + grad_of_sums
-    return _gradients(ctx, of_sums, a, b, bias)
+    return _gradients(ctx, of_sums, a, b, bias, ends)
 
 
 def _tangents_with_sums(
     arguments: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The tangents of the results of `gated_with_sums`."""
-    a, b, bias, activation, invariant = arguments
+    a, b, bias, activation, invariant, ends = arguments
     of_a, of_b, of_bias, *_ = tangents
     of_sums = total(
         (
-            None if of_a is None else product(of_a, b, invariant),
-            None if of_b is None else product(a, of_b, invariant),
+            None if of_a is None else _product(of_a, b, ends, invariant),
+            None if of_b is None else _product(a, of_b, ends, invariant),
         )
     )
-    sums = _sums(a, b, bias, invariant)
+    sums = _sums(a, b, bias, ends, invariant)
     if of_bias is not None:
-        wide = _for_rows(of_bias)
+        wide = _for_rows(of_bias, a.shape[-2], ends)
         of_sums = wide.expand(sums.shape) if of_sums is None else of_sums + wide
     if of_sums is None:
         return None, None
@@ -289,10 +324,12 @@ OF_GATED = Derivatives(_setup, _gradients_of_gated, _tangents)
 OF_GATED_WITH_SUMS = Derivatives(_setup_with_sums, _gradients_with_sums, _tangents_with_sums)
 differentiable(GATED, OF_GATED)
 differentiable(GATED_WITH_SUMS, OF_GATED_WITH_SUMS)
-gated_product = direct(GATED, 3, _gated, OF_GATED)
+gated_product = direct(GATED, 3, _gated, OF_GATED, last=True)
 """`torch.ops.coordgraph.gated`, without PyTorch's dispatcher if all tensors are plain: neither of a
 subclass nor sparse, traced or transformed."""
-gated_product_with_sums = direct(GATED_WITH_SUMS, 3, _gated_with_sums, OF_GATED_WITH_SUMS)
+gated_product_with_sums = direct(
+    GATED_WITH_SUMS, 3, _gated_with_sums, OF_GATED_WITH_SUMS, last=True
+)
 """`torch.ops.coordgraph.gated_with_sums`, without PyTorch's dispatcher if all tensors are plain:
 neither of a subclass nor sparse, traced or transformed."""
 
@@ -302,57 +339,8 @@ for _device in DEVICES:
     torch.library.impl("coordgraph::gated_with_sums", _key)(cast_inputs(GATED_WITH_SUMS, _device))
 
 
-def _mapped(op: Any, info: Any, axes: Any, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """A call of `op` on tensors that vmap maps; returns results and their axes, which are 0.
-
-    Args:
-        op: `GATED`, `GATED_WITH_SUMS` or `GRADIENT_OF_PRODUCT`.
-        info: vmap's information object; `info.batch_size` is the extent of the mapped axis.
-        axes: the mapped axis of each argument, None for an argument without one.
-        given: the gradient, if `op` takes one, then A, B and the bias.
-        options: the arguments of `op` after the bias.
-    """
-    *rest, b, bias = given
-    *of_rest, of_b, of_bias = (*axes, None)[: len(given)]
-    size = info.batch_size
-    rows = [in_front(x, axis, size) for x, axis in zip(rest, of_rest, strict=True)]
-    folded = (size, rows[-1].shape[1])
-    if of_b is None and of_bias is None and b.dim() == 2:  # one B: stack the rows of A
-        found = op(*(x.flatten(0, 1) for x in rows), b, bias, *options)
-    else:
-        b = in_front(b, of_b, size)
-        bias = None if bias is None else in_front(bias, of_bias, size)
-        if b.dim() == 3:
-            found = op(*rows, b, bias, *options)
-            return found, 0 if isinstance(found, Tensor) else (0, 0)
-        if bias is not None:
-            bias = bias if bias.dim() == 3 else bias.unsqueeze(1).expand(*folded, -1)
-            bias = bias.flatten(0, 1)
-        found = op(*(x.flatten(0, 1) for x in rows), b.flatten(0, 1), bias, *options)
-    if isinstance(found, Tensor):
-        return found.unflatten(0, folded), 0
-    return tuple(x.unflatten(0, folded) for x in found), (0, 0)
-
-
-def _mapper(op: Any) -> Any:
-    """The function that vmap calls for `op`, which is `GATED` or `GATED_WITH_SUMS`."""
-
-    def mapped(
-        info: Any,
-        in_dims: tuple[Any, ...],
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None = None,
-        activation: str = "silu",
-        invariant: bool = False,
-    ) -> Any:
-        return _mapped(op, info, in_dims, (a, b, bias), (activation, invariant))
-
-    return mapped
-
-
-gated_op.register_vmap(_mapper(GATED))
-gated_with_sums_op.register_vmap(_mapper(GATED_WITH_SUMS))
+gated_op.register_vmap(rule(GATED))
+gated_with_sums_op.register_vmap(rule(GATED_WITH_SUMS))
 
 
 @gated_gradient_op.register_vmap
@@ -374,5 +362,7 @@ def _(
     bias: Tensor | None,
     activation: str,
     invariant: bool,
+    ends: Tensor | None = None,
 ) -> Any:
-    return _mapped(GRADIENT_OF_PRODUCT, info, in_dims, (grad, a, b, bias), (activation, invariant))
+    options = activation, invariant, ends
+    return mapped(GRADIENT_OF_PRODUCT, info, in_dims, (grad, a, b, bias), options)

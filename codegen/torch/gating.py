@@ -7,7 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from codegen.torch.activations import OF_UP, SUMS, gated, gradient, gradient_of_sums
-from codegen.torch.launching import has_rows, launch
+from codegen.torch.grouped import starts_of
+from codegen.torch.launching import has_rows, launch, launch_groups
+from coordgraph.epilogue import EpilogueFunction
 
 __all__ = ["differentiate", "differentiate_product", "multiply_and_gate"]
 
@@ -17,6 +19,7 @@ def multiply_and_gate(
     b: Tensor,
     bias: Tensor | None,
     activation: str,
+    ends: Tensor | None,
     sums: Tensor | None = None,
     *,
     invariant: bool = False,
@@ -24,21 +27,31 @@ def multiply_and_gate(
     """`act(gate)·up` as a new tensor; gate and up are the left and right half of `A·B + bias`.
 
     Args:
-        a, b: A and B, two matrices or two batches of matrices.
-        bias: an element for each column of B, also one such row for each matrix of a batch; or
-            None.
+        a, b: A and B, two matrices or two batches of matrices; with `ends` a matrix, and a matrix
+            for each group of its rows.
+        bias: an element for each column of B, also one such row for each matrix of a batch or for
+            each group; or None.
         activation: the name of `act`.
-        sums: a contiguous tensor that receives `A·B + bias`, or None.
+        ends: i32, the end of each group of rows of A; None for products without groups.
+        sums: a contiguous tensor that receives `A·B + bias`, or None. Rows of no group are not
+            written.
         invariant: whether the bits of a row of the result must not depend on the other rows, as for
             `codegen.matmul`.
     """
     stored: dict[str, Any] = {} if sums is None else dict(zip(SUMS, sums.chunk(2, -1), strict=True))
     epilogue = gated(activation, biased=bias is not None, kept=sums is not None)
-    return launch(a, b, epilogue=epilogue, invariant=invariant, **_biases(bias, a), **stored)
+    return _launch(a, b, ends, epilogue, invariant, **_biases(bias, b), **stored)
 
 
 def differentiate_product(
-    grad: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, *, invariant: bool
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    ends: Tensor | None,
+    *,
+    invariant: bool,
 ) -> Tensor:
     """The gradient of `A·B + bias`, given the gradient of `act(gate)·up`.
 
@@ -46,14 +59,16 @@ def differentiate_product(
 
     Args:
         grad: the gradient of `act(gate)·up`.
-        a, b, bias, activation, invariant: A, B, the bias or None, the name of `act`, and whether
-            the bits of a row must not depend on the other rows, as for `multiply_and_gate`.
+        a, b, bias, activation, ends, invariant: A, B, the bias or None, the name of `act`, the ends
+            of groups or None, and whether the bits of a row must not depend on the other rows, as
+            for `multiply_and_gate`.
     """
-    found = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    shape = (*a.shape[:-1], b.shape[-1])
+    found = a.new_empty(shape) if ends is None else a.new_zeros(shape)
     of_gate, of_up = found.chunk(2, -1)
     epilogue = gradient(activation, biased=bias is not None)
-    given: dict[str, Any] = {"grad": _with_rows(grad), OF_UP: of_up, **_biases(bias, a)}
-    launch(a, b, epilogue=epilogue, invariant=invariant, out=of_gate, **given)
+    given: dict[str, Any] = {"grad": _with_rows(grad), OF_UP: of_up, **_biases(bias, b)}
+    _launch(a, b, ends, epilogue, invariant, of_gate, **given)
     return found
 
 
@@ -78,11 +93,31 @@ def differentiate(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
     return found
 
 
-def _biases(bias: Tensor | None, a: Tensor) -> dict[str, Any]:
-    """The biases of gate and of up by the names of operands; a batch has a row for each matrix."""
+def _launch(
+    a: Tensor,
+    b: Tensor,
+    ends: Tensor | None,
+    epilogue: EpilogueFunction,
+    invariant: bool,
+    out: Tensor | None = None,
+    **operands: Any,
+) -> Tensor:
+    """D of a product, or of all groups; rows of no group are not written, and 0 in a new tensor."""
+    options: Any = {"epilogue": epilogue, "invariant": invariant, **operands}
+    if ends is None:
+        return launch(a, b, out=out, **options)
+    starts = starts_of(ends, a.shape[0])
+    d = a.new_zeros(a.shape[0], b.shape[-1] // 2) if out is None else out
+    if d.numel() and ends.shape[0]:
+        launch_groups(a, b, starts, d, **options)
+    return d
+
+
+def _biases(bias: Tensor | None, b: Tensor) -> dict[str, Any]:
+    """The biases of gate and of up by the names of operands, with a row for each matrix of B."""
     if bias is None:
         return {}
-    parts = [part.expand(*a.shape[:-2], -1).contiguous() for part in bias.chunk(2, -1)]
+    parts = [part.expand(*b.shape[:-2], -1).contiguous() for part in bias.chunk(2, -1)]
     return dict(zip(("gate_bias", "up_bias"), parts, strict=True))
 
 

@@ -20,7 +20,7 @@ from codegen.torch.mapping import one_by_one
 from codegen.torch.ops import cast_inputs, check_types
 from coordgraph import LaunchError
 
-__all__ = ["grouped_product"]
+__all__ = ["check_ends", "grouped_product", "starts_of"]
 
 
 def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor, invariant: bool = False) -> Tensor:
@@ -42,10 +42,8 @@ def _grouped_mm(a: Tensor, b: Tensor, ends: Tensor, invariant: bool = False) -> 
         CodegenError: kernels of the device do not multiply this type.
     """
     shape = _shape(a, b, ends)
-    if not ends.is_cuda:  # the host never reads memory of a GPU
-        divided = (a, 1) if a.dim() == b.dim() else (a, 0) if a.dim() == 2 else (b, 1)
-        _check_ends(ends, divided[0].shape[divided[1]])
-    starts = torch.nn.functional.pad(ends, (1, 0))
+    divided = a.shape[1] if a.dim() == b.dim() else a.shape[0] if a.dim() == 2 else b.shape[1]
+    starts = starts_of(ends, divided)
     if a.dim() == 3:  # groups of columns of D are groups of rows of Dᵀ = Bᵀ·Aᵀ
         d = multiply_groups(b.mT, a.mT, starts, shape[::-1], invariant=invariant)
         return d.mT.contiguous()
@@ -77,27 +75,49 @@ def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[Any, ...]:
             f"{shapes}: k would be {a.shape[-1]} and {b.shape[-2]}; pass tensors with the same k"
         )
     check_types(a, b)
+    check_ends(ends, mat_a=a, mat_b=b)
+    matrix = a.shape[-2], b.shape[-1]
+    return (ends.shape[0], *matrix) if a.dim() == b.dim() == 2 else matrix
+
+
+def check_ends(ends: Tensor, **factors: Tensor) -> None:
+    """Raise LaunchError unless `ends` holds the ends of groups of a product.
+
+    Args:
+        ends: the argument `offs`.
+        factors: the factors, by the names of the arguments. A factor with three axes has a matrix
+            for each group.
+    """
     if ends.dim() != 1 or ends.dtype is not torch.int32:
         raise LaunchError(
             f"offs is {tuple(ends.shape)} of {ends.dtype}, but a vector of torch.int32 is needed: "
             "the end of each group; convert it with .to(torch.int32)"
         )
-    if ends.device != a.device:
-        raise LaunchError(
-            f"offs lies on {ends.device} and mat_a on {a.device}; move them to one device"
-        )
-    groups = ends.shape[0]
-    for name, matrices in (("mat_a", a), ("mat_b", b)):
-        if matrices.dim() == 3 and matrices.shape[0] != groups:
+    for name, x in factors.items():
+        if ends.device != x.device:
             raise LaunchError(
-                f"{name} has {matrices.shape[0]} matrices, but offs ends {groups} groups; pass one "
+                f"offs lies on {ends.device} and {name} on {x.device}; move them to one device"
+            )
+        if x.dim() == 3 and x.shape[0] != ends.shape[0]:
+            raise LaunchError(
+                f"{name} has {x.shape[0]} matrices, but offs ends {ends.shape[0]} groups; pass one "
                 "entry of offs for each matrix"
             )
-    matrix = a.shape[-2], b.shape[-1]
-    return (groups, *matrix) if a.dim() == b.dim() == 2 else matrix
 
 
-def _check_ends(ends: Tensor, extent: int) -> None:
+def starts_of(ends: Tensor, extent: int) -> Tensor:
+    """The start of each group of `extent` indices, and the end of the last group.
+
+    Raises:
+        LaunchError: an entry of `ends` is wrong. Entries in the memory of a GPU are not checked,
+            since the host never reads them.
+    """
+    if not ends.is_cuda:
+        _check_entries(ends, extent)
+    return torch.nn.functional.pad(ends, (1, 0))
+
+
+def _check_entries(ends: Tensor, extent: int) -> None:
     """Raise LaunchError if an entry of `offs` is less than the one before, or beyond `extent`."""
     before = 0
     for group, end in enumerate(ends.tolist()):

@@ -12,7 +12,15 @@ from coordgraph import LaunchError
 from coordgraph.epilogue import EpilogueFunction, epilogue
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["has_rows", "launch", "multiply", "multiply_and_add", "multiply_groups", "readable"]
+__all__ = [
+    "has_rows",
+    "launch",
+    "launch_groups",
+    "multiply",
+    "multiply_and_add",
+    "multiply_groups",
+    "readable",
+]
 
 
 @epilogue(bias="n")
@@ -121,19 +129,45 @@ def multiply_groups(
             "invariant=True needs one order of additions for all rows, but the groups divide k, so "
             "every group has its own k; leave out invariant, or multiply each group by matmul"
         )
+    if 0 in shape or starts.shape[0] == 1 or a.shape[1] == 0:
+        return a.new_zeros(shape)
+    out = a.new_zeros(shape) if b.dim() == 3 else a.new_empty(shape)
+    launch_groups(a, b, starts, out, invariant=invariant)
+    return out
+
+
+def launch_groups(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    starts: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    invariant: bool = False,
+    epilogue: EpilogueFunction | None = None,
+    **operands: Any,
+) -> None:
+    """Call `codegen.grouped_matmul`: with tensors on a GPU, with their numpy views on the CPU.
+
+    Rows that belong to no group are not written.
+
+    Args:
+        a, b, starts: the factors and the starts of groups, as for `multiply_groups`.
+        out: the tensor that receives D, of strides that kernels write, with at least one element.
+        invariant: whether the bits of a row of D must not depend on the other rows.
+        epilogue: the epilogue function; None stores A·B.
+        operands: operands and outputs of the epilogue besides D, by name: tensors of strides that
+            kernels read and write.
+    """
     axis = "m" if b.dim() == 3 else "k"
     if axis == "k" or invariant:
         a = readable(a, by_rows=invariant)
     elif not has_rows(a):  # kernels cannot divide rows of the transpose of a row-major matrix
         a = a.contiguous()
-    b = readable(b)
-    if 0 in shape or starts.shape[0] == 1 or a.shape[1] == 0:
-        return a.new_zeros(shape)
-    out = a.new_zeros(shape) if axis == "m" else a.new_empty(shape)
-    arrays = (a, b, starts) if a.is_cuda else map(on_host, (a, b, starts))
-    d = out if a.is_cuda else on_host(out)
-    grouped_matmul(*arrays, group_axis=axis, out=d, invariant=invariant)
-    return out
+    arrays = {"a": a, "b": readable(b), "offsets": starts, "out": out, **operands}
+    if not a.is_cuda:
+        arrays = {name: on_host(x) for name, x in arrays.items()}
+    given = [arrays.pop(name) for name in ("a", "b", "offsets")]
+    grouped_matmul(*given, group_axis=axis, invariant=invariant, epilogue=epilogue, **arrays)
 
 
 def launch(

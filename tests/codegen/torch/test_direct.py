@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,6 +103,25 @@ def test_groups(torch: Any, make: Make):
 
         assert not dispatched(torch, work)
         equal(torch, work(), by_dispatcher(torch, work))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gated_groups(torch: Any, make: Make, recompute: bool):
+    """Calls with `offs` need no dispatcher; those whose `offs` must be dispatched use it."""
+    ends = torch.tensor([2, 2, 4], dtype=torch.int32)
+    given = [make(5, 8), make(3, 6, 8), make(3, 6)]
+    subclass = type("Subclass", (torch.Tensor,), {})
+
+    def function(t: Any, *given: Any, offs: Any = ends) -> Any:
+        return t.gated(*given, offs=offs, recompute=recompute)
+
+    def work() -> Any:
+        return results(torch, function, given, True)
+
+    assert not dispatched(torch, work)
+    equal(torch, work(), by_dispatcher(torch, work))
+    of_subclass = partial(function, offs=ends.as_subclass(subclass))
+    assert dispatched(torch, lambda: results(torch, of_subclass, given, False))
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])

@@ -41,6 +41,15 @@ def gate(torch: Any) -> Any:
     return function
 
 
+def gated_groups(torch: Any) -> Any:
+    def function(x: Any, w: Any, bias: Any) -> Any:
+        spans = zip([0, *ENDS], ENDS, strict=False)
+        parts = [gate(torch)(x[i:j], w[group], bias[group]) for group, (i, j) in enumerate(spans)]
+        return torch.cat([*parts, x[ENDS[-1] :, :1] * 0 * bias[0, :2]])
+
+    return function
+
+
 def functions(torch: Any) -> dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...]]]:
     """By name: a function of this package, PyTorch's function, and the shapes of arguments."""
     import codegen.torch as cgt
@@ -94,12 +103,23 @@ def functions(torch: Any) -> dict[str, tuple[Any, Any, tuple[tuple[int, ...], ..
             grouped(torch),
             ((6, 3), (3, 3, 2)),
         ),
+        "gated groups": (
+            lambda x, w, bias: cgt.gated(x, w, bias, offs=offs),
+            gated_groups(torch),
+            ((6, 3), (3, 4, 3), (3, 4)),
+        ),
+        "recomputed groups": (
+            lambda x, w, bias: cgt.gated(x, w, bias, offs=offs, recompute=True),
+            gated_groups(torch),
+            ((6, 3), (3, 4, 3), (3, 4)),
+        ),
     }
 
 
 NAMES = (
     *("matmul", "vector", "bmm", "linear", "addmm", "without C", "C alone"),
     *("gated", "recomputed", "activated", "activated without bias", "grouped"),
+    *("gated groups", "recomputed groups"),
 )
 
 
