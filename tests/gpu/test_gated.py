@@ -195,6 +195,90 @@ def test_torch_gradients(activation: str, biased: bool, recompute: bool):
             assert (one.double() - other).abs().max() <= 2.0**-6 * largest
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_torch_gradients_of_groups(activation: str, biased: bool, recompute: bool):
+    """Errors of results and gradients of groups are at most those of `test_torch_gradients`.
+
+    A group is empty, one has one row, and the last rows belong to no group.
+    """
+    import codegen.torch as cgt
+
+    torch.manual_seed(0)
+    options: Any = {"activation": activation, "recompute": recompute}
+    for m, n, k in ((200, 168, 72), (129, 131, 77), (4, 7, 5), (1024, 1408, 512)):
+        ends = [m // 3, m // 3, m // 3 + 1, m - 2]
+        spans = list(zip([0, *ends], ends, strict=False))
+        offs = torch.tensor(ends, dtype=torch.int32).cuda()
+        given = [torch.randn(m, k), torch.randn(4, 2 * n, k) / k**0.5, torch.randn(4, 2 * n)]
+        given = [t.bfloat16().cuda().requires_grad_() for t in given[: 2 + biased]]
+        exact = [t.detach().double().requires_grad_() for t in given]
+        parts = list[Any]()
+        for group, (begin, end) in enumerate(spans):
+            rest = [t[group] for t in exact[1:]]
+            gate, up = torch.nn.functional.linear(exact[0][begin:end], *rest).chunk(2, -1)
+            parts.append(ACTIVATIONS[activation](gate) * up)
+        right = torch.cat([*parts, parts[0].new_zeros(2, n)])
+        d = cgt.gated(*given, offs=offs, **options)
+        close(d.detach(), right.detach())
+        assert not d[-2:].any()
+        weights = torch.randn(m, n).bfloat16().cuda()
+        found = torch.autograd.grad(d, given, weights)
+        for one, other in zip(
+            found, torch.autograd.grad(right, exact, weights.double()), strict=True
+        ):
+            assert (one.double() - other).abs().max() <= 2.0**-6 * other.abs().max()
+        assert not found[0][-2:].any()
+        assert not found[1][1].any()
+
+
+def test_torch_rows_of_groups_are_invariant():
+    """With `invariant=True` rows of one group have the bits that they have beside other groups."""
+    import codegen.torch as cgt
+
+    torch.manual_seed(0)
+    x, weight = torch.randn(700, 512).bfloat16().cuda(), torch.randn(3, 512, 512).bfloat16().cuda()
+
+    def results(first: int, ends: list[int]) -> tuple[Any, Any]:
+        rows = x[first : first + ends[-1]].clone().requires_grad_()
+        offs = torch.tensor(ends, dtype=torch.int32).cuda()
+        d = cgt.swiglu(rows, weight, offs=offs, invariant=True)
+        return d.detach(), torch.autograd.grad(d.sum(), rows)[0]
+
+    whole = results(0, [300, 600, 700])
+    for one, every in zip(results(300, [0, 40, 40]), whole, strict=True):
+        assert torch.equal(one, every[300:340])
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
+def test_torch_groups_in_a_captured_graph():
+    """Training of groups is captured once; a replay reads the ends of groups in memory then."""
+    import codegen.torch as cgt
+
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(256, 64), torch.randn(3, 96, 64) / 8, torch.randn(3, 96)
+    given = [t.bfloat16().cuda().requires_grad_() for t in (x, weight, bias)]
+    offs = torch.tensor([100, 100, 256], dtype=torch.int32).cuda()
+
+    def step() -> list[Any]:
+        d = cgt.swiglu(*given, offs=offs)
+        return [d, *torch.autograd.grad(d, given, torch.ones_like(d))]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()  # compiles the kernels
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    offs.copy_(torch.tensor([7, 200, 230], dtype=torch.int32))
+    graph.replay()
+    for one, other in zip(captured, step(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_memory_of_a_gradient():
     """Forward and backward of `swiglu` need about as much memory as PyTorch's functions.
 

@@ -26,7 +26,8 @@ def assembled(epilogue: Any, target: str, **fields: Any) -> PtxasReport:
     stored = {"D", *(o.name for o in epilogue.outputs), *(o.name for o in epilogue.tensors)}
     sliced = tuple(name for name in SLICES if name in stored)
     gemm = Gemm("bf16", epilogue=epilogue, leading_dimensions=sliced, **fields)
-    kernel = codegen.compile(DataParallel()(gemm.graph(tile=(128, 128, 64))), target)
+    schedule = DataParallel(persistent=gemm.grouped)
+    kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), target)
     assert ("wgmma" in kernel.ptx) == (target == "sm_90a")
     return assemble(kernel.ptx, target)
 
@@ -53,3 +54,15 @@ def test_gradients_assemble_with_few_spills(activation: str, target: str):
         report = assembled(epilogue, target, **fields)
         assert report.registers
         assert max(use.spill_stores for use in report.functions.values()) <= MOST_SPILLED
+
+
+@every_kernel
+def test_products_of_groups_assemble(target: str):
+    """Groups of rows have a bias each; their product and its gradient spill no more than others."""
+    from codegen.torch import activations
+
+    product = activations.gated("silu", biased=True, kept=True)
+    assert_clean(assembled(product, target, transpose_b=True, grouped=True))
+    gradient = activations.gradient("silu", biased=True)
+    report = assembled(gradient, target, transpose_b=True, grouped=True)
+    assert max(use.spill_stores for use in report.functions.values()) <= MOST_SPILLED
