@@ -53,8 +53,8 @@ class Case:
         tensors: the arguments that are tensors.
         options: the other arguments, by name.
         way: gradients, autocast and other circumstances of the call.
-        ends: for each group of `grouped_mm`, the end of its range of rows, columns or k; None
-            without groups.
+        ends: for each group of `grouped_mm` or `gated`, the end of its range of rows, columns or
+            k; None without groups.
         targets: the classes of the rows, of `cross_entropy`; None for other functions.
         bound: the function of absolute values of the tensors to which rounding errors are relative;
             None is `exact`.
@@ -135,6 +135,11 @@ def _gated(draw: Random) -> tuple[Shape, ...]:
     return ((*rows, k), (2 * n, k), *([(2 * n,)] * draw.choice((0, 1))))
 
 
+def _gated_groups(draw: Random) -> tuple[Shape, ...]:
+    m, n, k, groups = extent(draw), extent(draw), extent(draw), draw.choice((1, 1, 2, 3, 5))
+    return (m, k), (groups, 2 * n, k), *([(groups, 2 * n)] * draw.choice((0, 1)))
+
+
 def _cross_entropy(draw: Random) -> tuple[Shape, ...]:
     rows = tuple(min(extent(draw), 9) for _ in range(draw.randint(0, 2)))
     k, classes = extent(draw), extent(draw)
@@ -149,11 +154,12 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
     "bmm": (cgt.bmm, torch.bmm, _bmm),
     "grouped_mm": (cgt.grouped_mm, F.grouped_mm, _grouped),
     "gated": (cgt.gated, references.gated, _gated),
+    "gated groups": (cgt.gated, references.gated_groups, _gated_groups),
     "cross_entropy": (cgt.cross_entropy, references.cross_entropy, _cross_entropy),
 }
-WEIGHTS = (5, 1, 4, 4, 2, 3, 3, 3)
+WEIGHTS = (5, 1, 4, 4, 2, 3, 3, 2, 3)
 EXACT: dict[str, Any] = {"grouped_mm": references.one_by_one, "linear": references.linear}
-NONLINEAR = ("gated", "cross_entropy")
+NONLINEAR = ("gated", "gated groups", "cross_entropy")
 """Functions whose absolute values do not bound rounding errors of second derivatives."""
 NAMESAKES = ("matmul", "mm", "linear", "addmm", "bmm", "grouped_mm")
 """Functions that `use_kernels` replaces."""
@@ -193,8 +199,8 @@ def case(seed: int, number: int) -> Case:
         tensors = tuple(replace(x, elsewhere=n == number) for n, x in enumerate(tensors))
     options = _options(name, draw)
     ends = None
-    if name == "grouped_mm":
-        a, b = (drawn.shape for drawn in tensors)
+    if name in ("grouped_mm", "gated groups"):
+        a, b = (drawn.shape for drawn in tensors[:2])
         limit = a[0] if len(a) < len(b) else a[-1] if len(a) == len(b) else b[-1]
         count = b[0] if len(b) == 3 else a[0] if len(a) == 3 else draw.choice((0, 1, 2, 4))
         ends = tuple(sorted(draw.randint(0, limit) for _ in range(count)))
@@ -240,7 +246,7 @@ def _options(name: str, draw: Random) -> dict[str, Any]:
         factors = (0, 1, 1, 2, -0.5, 0.0)
         chosen = {"beta": draw.choice(factors), "alpha": draw.choice(factors)}
         return {x: y for x, y in chosen.items() if draw.random() < 0.7}
-    if name == "gated":
+    if name in ("gated", "gated groups"):
         chosen = {
             "activation": draw.choice(list(references.ACTIVATIONS)),
             "recompute": draw.random() < 0.5,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["bound_of_losses", "cross_entropy", "gated", "linear", "one_by_one"]
+__all__ = ["bound_of_losses", "cross_entropy", "gated", "gated_groups", "linear", "one_by_one"]
 
 ACTIVATIONS: dict[str, Any] = {
     "silu": lambda x: x * x.sigmoid(),  # F.silu has no forward mode for its gradient
@@ -55,6 +55,33 @@ def gated(
         raise RuntimeError("weight is no matrix with an even number of rows, or bias no vector")
     gate, up = F.linear(x, weight, bias).chunk(2, -1)
     return ACTIVATIONS[activation](gate) * up
+
+
+def gated_groups(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    offs: Tensor | None = None,
+    activation: str = "silu",
+    recompute: bool = False,
+) -> Tensor:
+    """`codegen.torch.gated` with `offs` as one product after another; other rows are 0."""
+    if offs is None or x.dim() != 2 or weight.dim() != 3 or weight.shape[1] % 2:
+        raise RuntimeError("offs is missing, x is no matrix, or weight no matrices with even rows")
+    groups, columns, k = weight.shape
+    if offs.shape != (groups,) or x.shape[1] != k:
+        raise RuntimeError("the number of groups or k differs")
+    if bias is not None and bias.shape != (groups, columns):
+        raise RuntimeError("bias has no row for each group")
+    ends = offs.tolist()
+    parts = [
+        gated(x[first:end], weight[i], None if bias is None else bias[i], activation=activation)
+        for i, (first, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ]
+    if not groups:
+        return x.new_zeros(x.shape[0], columns // 2)
+    return torch.cat([*parts, parts[0].new_zeros(x.shape[0] - ends[-1], columns // 2)])
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def test_calls_are_repeatable_and_of_every_kind():
     made = [case(5, number) for number in range(400)]
     assert [str(each) for each in made] == [str(case(5, number)) for number in range(400)]
     assert {x.kind for each in made for x in each.tensors} == {*VIEWS}
-    assert len({each.name for each in made}) == 8
+    assert len({each.name for each in made}) == 9
     assert {each.way.transform for each in made} == {None, "vmap", "jvp", "vjp"}
     assert any(each.elsewhere for each in made)
     assert any(each.way.out for each in made)
