@@ -106,10 +106,8 @@ def _launch(
     options: Any = {"epilogue": epilogue, "invariant": invariant, **operands}
     if ends is None:
         return launch(a, b, out=out, **options)
-    starts = starts_of(ends, a.shape[0])
     d = a.new_zeros(a.shape[0], b.shape[-1] // 2) if out is None else out
-    if d.numel() and ends.shape[0]:
-        launch_groups(a, b, starts, d, **options)
+    launch_groups(a, b, starts_of(ends, a.shape[0]), d, **options)
     return d
 
 

@@ -152,7 +152,7 @@ def launch_groups(
 
     Args:
         a, b, starts: the factors and the starts of groups, as for `multiply_groups`.
-        out: the tensor that receives D, of strides that kernels write, with at least one element.
+        out: the tensor that receives D, of strides that kernels write.
         invariant: whether the bits of a row of D must not depend on the other rows.
         epilogue: the epilogue function; None stores A·B.
         operands: operands and outputs of the epilogue besides D, by name: tensors of strides that

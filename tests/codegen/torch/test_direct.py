@@ -107,7 +107,7 @@ def test_groups(torch: Any, make: Make):
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gated_groups(torch: Any, make: Make, recompute: bool):
-    """Calls with `offs` need no dispatcher; those whose `offs` must be dispatched use it."""
+    """Calls with `offs` need no dispatcher; every operator with an `offs` of a subclass uses it."""
     ends = torch.tensor([2, 2, 4], dtype=torch.int32)
     given = [make(5, 8), make(3, 6, 8), make(3, 6)]
     subclass = type("Subclass", (torch.Tensor,), {})
@@ -121,7 +121,9 @@ def test_gated_groups(torch: Any, make: Make, recompute: bool):
     assert not dispatched(torch, work)
     equal(torch, work(), by_dispatcher(torch, work))
     of_subclass = partial(function, offs=ends.as_subclass(subclass))
-    assert dispatched(torch, lambda: results(torch, of_subclass, given, False))
+    found = dispatched(torch, lambda: results(torch, of_subclass, given, False))
+    names = ("gated_with_sums", "gated_gradient"), ("gated", "gated_gradient_of_product")
+    assert {*found} == {f"coordgraph::{name}" for name in (*names[recompute], "grouped_mm")}
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])

@@ -135,6 +135,9 @@ def test_rows_of_no_group_are_not_read(torch: Any, make: Make, recompute: bool):
     grad = torch.where(rows, torch.ones_like(d), torch.nan)
     for found in torch.autograd.grad(d, given, grad):
         assert found.isfinite().all()
+    a, b, bias = given[0], given[1].mT, given[2]
+    for found in torch.ops.coordgraph.gated_with_sums(a, b, bias, ends=offs):
+        assert not found[ENDS[0][-1] :].any()
 
 
 @recomputed_or_not
