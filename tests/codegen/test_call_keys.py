@@ -75,8 +75,8 @@ def test_layouts_of_c_and_d_make_other_keys(keys: list[Any]):
     a, b = Tensor((4, 8)), Tensor((8, 6))
     for c, out in product(layouts, layouts):
         matmul.matmul(a, b, c, out, beta=1.0)
-    # C without gaps, and no C, share the key: whether C is added is decided by beta.
-    assert len({*keys}) == 3 * 4
+    # Without C, a call has keys of its own: it may be repeated without a check of C.
+    assert len({*keys}) == 4 * 4
     keys.clear()
     matmul.matmul(a, b)
     assert {type(part) for part in keys[0]} <= {tuple, str, bool, int, type(None)}

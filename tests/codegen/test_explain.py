@@ -307,6 +307,9 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         def __call__(self, *_: Any, **__: Any) -> None:
             pass
 
+        def repeated(self, *_: Any, **__: Any) -> None:
+            pass
+
     with monkeypatch.context() as patch:
         patch.setattr(build, "compile_plan", Made)
         patch.setattr(tuning, "find_fastest", times)

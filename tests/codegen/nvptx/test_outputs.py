@@ -196,36 +196,36 @@ def test_types_that_gpus_do_not_store_are_refused():
 def test_a_call_passes_the_addresses_of_all_outputs(fake_driver: FakeDriver):
     kernel, fake_driver.arguments = compiled(two_types, CASES[0]), 8
     a, b = matrix(256, 128, 1 << 30), matrix(128, 512, 2 << 30)
-    out, wide = matrix(256, 512, 3 << 30), replace(matrix(256, 512, 4 << 30), dtype="f32")
-    assert kernel(a, b, out=out, wide=wide) == (out, wide)
+    out, pre = matrix(256, 512, 3 << 30), replace(matrix(256, 512, 4 << 30), dtype="f32")
+    assert kernel(a, b, out=out, pre=pre) == (out, pre)
     (launch,) = fake_driver.launches
     assert {3 << 30, 4 << 30} <= set(launch.values)
     # An array that is not aligned to pairs needs another program, which stores single elements.
-    apart = replace(wide, pointer=wide.pointer + 4)
-    assert kernel(a, b, out=out, wide=apart) == (out, apart)
+    apart = replace(pre, pointer=pre.pointer + 4)
+    assert kernel(a, b, out=out, pre=apart) == (out, apart)
     aligned, single = fake_driver.loaded
     assert "st.global.b64" in aligned
     assert "st.global.b64" not in single
 
 
 @pytest.mark.parametrize(
-    ("wide", "message"),
+    ("pre", "message"),
     [
-        (matrix(256, 512, 4 << 30), "wide holds bf16, but the kernel takes f32"),
-        (replace(matrix(256, 256, 4 << 30), dtype="f32"), r"wide has the shape \(256, 256\)"),
-        (replace(matrix(256, 512, 3 << 30), dtype="f32"), "'out' overlaps wide"),
-        (replace(matrix(256, 512, (1 << 30) + 256), dtype="f32"), "'wide' overlaps a"),
+        (matrix(256, 512, 4 << 30), "pre holds bf16, but the kernel takes f32"),
+        (replace(matrix(256, 256, 4 << 30), dtype="f32"), r"pre has the shape \(256, 256\)"),
+        (replace(matrix(256, 512, 3 << 30), dtype="f32"), "'out' overlaps pre"),
+        (replace(matrix(256, 512, (1 << 30) + 256), dtype="f32"), "'pre' overlaps a"),
     ],
     ids=["type", "shape", "d", "a"],
 )
-def test_a_call_refuses_wrong_arrays(fake_driver: FakeDriver, wide: TensorView, message: str):
+def test_a_call_refuses_wrong_arrays(fake_driver: FakeDriver, pre: TensorView, message: str):
     kernel = compiled(two_types, CASES[0])
     a, b = matrix(256, 128, 1 << 30), matrix(128, 512, 2 << 30)
     good = replace(matrix(256, 512, 4 << 30), dtype="f32")
     # A valid call comes first, so that the wrong calls find a cached one.
-    kernel(a, b, out=matrix(256, 512, 3 << 30), wide=good)
+    kernel(a, b, out=matrix(256, 512, 3 << 30), pre=good)
     with pytest.raises(LaunchError, match=message):
-        kernel(a, b, out=matrix(256, 512, 3 << 30), wide=wide)
+        kernel(a, b, out=matrix(256, 512, 3 << 30), pre=pre)
     assert len(fake_driver.launches) == 1
 
 
