@@ -15,23 +15,12 @@ from typing import TypeAlias, TypeVar, cast
 from sympy import Expr, Integer, Symbol
 
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum
-from coordgraph.integers.intervals import (
-    Bound,
-    both,
-    divided,
-    largest,
-    quotient_with_remainder,
-    reduced,
-    smallest,
-    xored,
-)
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
     Atom,
     Monomial,
     Polynomial,
     add,
-    by_key,
     negate,
     shared,
     to_polynomial,
@@ -39,6 +28,8 @@ from coordgraph.integers.polynomials import (
 )
 from coordgraph.integers.tables import Load, Search
 
+Bound: TypeAlias = int | None
+"""A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
@@ -69,6 +60,25 @@ class TableBounds:
     from_zero: bool = False
     step: int | None = 0
     found: Mapping[Symbol, Expr] = field(default_factory=dict[Symbol, Expr])
+
+
+def largest(a: Bound, b: Bound) -> Bound:
+    """The larger of two bounds; if only one of them is known, the known bound."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a if a > b else b
+
+
+def smallest(a: Bound, b: Bound) -> Bound:
+    """The smaller of two bounds; if only one of them is known, the known bound."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a if a < b else b
+
+
+def both(pick: Callable[[int, int], int], a: Bound, b: Bound) -> Bound:
+    """Apply ``pick`` (``min``, ``max``, …) to two bounds; None if one of the bounds is unknown."""
+    return None if a is None or b is None else pick(a, b)
 
 
 def assumed_lower(symbol: Expr) -> Bound:
@@ -275,10 +285,6 @@ class NumericBounds:
 
     def _find_numeric_minimum(self, p: Polynomial) -> Bound:
         best = self._shifted_minimum(p)
-        paid, rest = self._less_pairs(p)
-        if rest is not p:
-            low = self.numeric_minimum(rest)
-            best = largest(best, None if low is None else low - paid)
         negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
         if not negative:
             return best
@@ -302,34 +308,6 @@ class NumericBounds:
                 low = self._shifted_minimum(add(p, polynomial, ratio))
                 best = largest(best, None if low is None else low - ratio * limit)
         return best
-
-    def _less_pairs(self, p: Polynomial) -> tuple[int, Polynomial]:
-        """An upper bound of a sum of terms that ``p`` subtracts, and ``p`` without these terms.
-
-        The terms are pairs ``a*(x//e)`` and ``c*(z % d)`` with ``e >= d``, as in the number
-        ``x//d + c*(x % d)`` of a tile that is visited with a stride. The divisor e is d times
-        another size if x is a quotient, because the simplifier merges nested quotients. If there is
-        no pair, the result is 0 and ``p`` itself.
-        """
-        terms = sorted((m[0] for m, c in p.items() if c < 0 and len(m) == 1), key=by_key)
-        remainders = [a for a in terms if isinstance(a.expr, FloorMod)]
-        quotients = [a for a in terms if isinstance(a.expr, FloorDiv)] if remainders else []
-        total, rest = 0, p
-        for quotient in quotients:
-            x, e = map(to_polynomial, cast(tuple[Expr, ...], quotient.expr.args))
-            for remainder in remainders:
-                d = cast(tuple[Expr, ...], remainder.expr.args)[1]
-                excess = self.numeric_minimum(add(e, to_polynomial(d), -1))
-                if excess is None or excess < 0:
-                    continue
-                scales = -p[(quotient,)], -p[(remainder,)]
-                most = quotient_with_remainder(*scales, self.maximum(x), self.interval_of(d))
-                if most is not None:
-                    total += most
-                    rest = {m: c for m, c in rest.items() if m not in ((quotient,), (remainder,))}
-                    remainders.remove(remainder)
-                    break
-        return total, rest
 
     def _shifted_minimum(self, p: Polynomial) -> Bound:
         shifted = self._shifted(p)
@@ -406,3 +384,44 @@ class NumericBounds:
             # None if an atom may be negative.
             limit = smallest(limit, self.fact_maximum(monomial))
         return None if limit is None else max(limit, 0)
+
+
+def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
+    """Bounds (lower, upper) of the quotient ``x // d``, from (lower, upper) of x and of d."""
+    (xl, xh), (dl, dh) = x, d
+    if dl is None or dl < 1:
+        return None, None
+    low: Bound = None
+    if xl is not None:
+        low = xl // dl if xl < 0 else (0 if dh is None else xl // max(dh, dl))
+    high: Bound = None
+    if xh is not None:
+        high = xh // dl if xh >= 0 else (-1 if dh is None else xh // max(dh, dl))
+    return low, high
+
+
+def reduced(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
+    """Bounds (lower, upper) of the remainder ``x % d``, from (lower, upper) of x and of d."""
+    (xl, xh), (dl, dh) = x, d
+    if dl is None or dl < 1:
+        return None, None
+    high = None if dh is None else max(dh, dl) - 1
+    if xl is None or xl < 0:
+        return 0, high
+    if xh is not None and xh < dl:
+        return xl, max(xl, xh)
+    return 0, smallest(high, xh)
+
+
+def xored(al: Bound, ah: Bound, bl: Bound, bh: Bound) -> tuple[Bound, Bound]:
+    """Bounds of ``a ^ b``: at least 0, and less than the next power of two above both.
+
+    Args:
+        al, ah: the lower and the upper bound of a.
+        bl, bh: the lower and the upper bound of b.
+    """
+    if al is None or bl is None or al < 0 or bl < 0:
+        return None, None
+    if ah is None or bh is None:
+        return 0, None
+    return 0, (1 << max(ah, bh, 0).bit_length()) - 1

@@ -13,11 +13,18 @@ from typing import cast
 
 from sympy import Expr, Symbol
 
-from coordgraph.integers.bounds import Fact, NumericBounds, SymbolBounds, TableBounds
+from coordgraph.integers.bounds import (
+    Bound,
+    Fact,
+    NumericBounds,
+    SymbolBounds,
+    TableBounds,
+    largest,
+    smallest,
+)
 from coordgraph.integers.elimination import FUEL, Elimination, SearchNode
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, floor_mod
 from coordgraph.integers.guards import Guards
-from coordgraph.integers.intervals import Bound, largest, smallest
 from coordgraph.integers.points import Points
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
