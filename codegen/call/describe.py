@@ -206,10 +206,11 @@ def describe(
 
 
 def _apart(gemm: Gemm, views: Mapping[str, TensorView]) -> tuple[str, ...]:
-    """The tensors with elements of a row or vector that are not adjacent, or vectors with gaps.
+    """The names of tensors whose rows or vectors have gaps between elements.
 
-    Only tensors that `Gemm.element_steps` may name are among them, and no array that the call
-    leaves out, or that kernels do not read in place.
+    Vectors that have gaps between one another are named, too. The result has only names that
+    `Gemm.element_steps` may have, and of no array that the call leaves out, or that kernels do not
+    read in place.
     """
     if gemm.diagonal:
         return ()

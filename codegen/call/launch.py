@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["first_launch", "launch_again", "launch_prepared", "repeated"]
 
-
 NO_OPERANDS: Mapping[str, Any] = {}
 
 

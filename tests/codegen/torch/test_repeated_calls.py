@@ -151,7 +151,7 @@ def addresses(found: Any) -> list[int]:
 
 
 def test_a_call_with_other_addresses_is_only_launched(torch: Any, launches: Launches):
-    """From the third call on, `CudaKernel.__call__` is not entered."""
+    """The third call launches without `CudaKernel.__call__`, which checks all arguments."""
     for name in CALLS:
         for _ in range(2):
             call(**arguments(torch, name))

@@ -1,6 +1,6 @@
-"""Calls of a kernel like an earlier one, with fewer checks and in less host time.
+"""Launches of a kernel on arrays whose layouts an earlier call of the kernel has checked.
 
-`codegen.Kernel.repeated` says what the callers of these functions make sure of.
+`codegen.Kernel.repeated` says which arguments a caller must have compared with the earlier call's.
 """
 
 from __future__ import annotations
