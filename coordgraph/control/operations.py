@@ -208,6 +208,8 @@ class Locate(Operation):
     """Compute the indices along `dims` once, from the coordinate graph, and bind them in the body.
 
     In the body, expressions contain the dimensions' symbols instead of the full index expressions.
+    With an empty body, only table entries are read: later operations that need the same entries
+    reuse the values. In an unrolled loop, an entry is read for each iteration.
 
     Args:
         dims: the ids of the dimensions, in order; an index may depend on dimensions before it.

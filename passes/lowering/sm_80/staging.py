@@ -151,6 +151,7 @@ class Operand:
         thread: str = "workitem",
         *,
         grouped: bool = False,
+        most: int = MOST_UNROLLED_COPIES,
     ) -> Operation:
         """Add the edges from positions in a tile to the threads that copy the tile.
 
@@ -161,6 +162,7 @@ class Operand:
             thread: the coordinate that numbers these threads.
             grouped: what to do if a thread makes more copies than can be unrolled: True for a loop
                 over groups of unrolled copies, False for a loop over single copies.
+            most: largest number of a thread's copies that are unrolled.
 
         Returns:
             The operation that copies one tile.
@@ -168,7 +170,7 @@ class Operand:
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         vectors = rows * columns // vector
         passes = -(-vectors // workitems)
-        groups = -(-passes // MOST_UNROLLED_COPIES) if grouped else 1
+        groups = -(-passes // MOST_UNROLLED_COPIES) if grouped and passes > most else 1
         number = c.add(Linear(own("copy.column"), Integer(columns // vector)))
         element = c.add(Register(own("copy.element"), Integer(vector)))
         linear = c.add(Linear(own("copy.vector"), Integer(vectors)))
@@ -179,7 +181,7 @@ class Operand:
         c.connect(Tile(linear.id, (*group, step.id, thread)))
         op = CopyElements(self.tensor, self.shared, vector, asynchronous=True)
         one, passes = at({element.id: 0}, op), c[step.id].fixed_size
-        unroll = passes <= MOST_UNROLLED_COPIES
+        unroll = passes <= most
         copies = For(step.id, Integer(0), Integer(passes), body=(one,), unroll=unroll)
         for outer in group:
             copies = For(outer, Integer(0), Integer(groups), body=(copies,))

@@ -83,7 +83,7 @@ PRODUCER_REGISTERS = 40
 """Number of registers of a thread in the producer's warpgroup. A launch of 384 threads has 168
 registers a thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch
 has, setmaxnreg would block forever."""
-HELPER_REGISTERS = 64
+HELPER_REGISTERS = 72
 """Number of registers of a thread in the producer's warpgroup, if other warps of that warpgroup
 write tensor maps or gather rows."""
 MOST_REGISTERS = 240

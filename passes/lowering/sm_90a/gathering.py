@@ -10,6 +10,9 @@ wgmma reads shared memory through the async proxy, and `cp.async` writes it thro
 proxy. So a thread waits until its copies for a stage are complete, executes a proxy fence, and only
 then arrives at the stage's mbarrier (PTX ISA, "Async proxy"). It arrives a few steps late, so that
 the copies of several stages are in flight at the same time.
+
+A thread copies parts of the same rows for every k tile of a macro tile. So it reads the indices of
+its rows from the table once, before the loop over k tiles, and keeps them in registers.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from coordgraph.control.asynchronous import (
     FenceShared,
     WaitBarrier,
 )
-from coordgraph.control.lowered import CommitCopies, WaitCopies
+from coordgraph.control.graph import rewrite
+from coordgraph.control.lowered import CommitCopies, CopyElements, WaitCopies
 from coordgraph.control.operations import (
     Body,
     Epilogue,
@@ -40,8 +44,10 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.coordinates.dimensions import Linear
+from coordgraph.coordinates.edges import Gather
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import floor_mod, index_symbol
+from passes.lowering.sm_80.staging import Operand
 from passes.lowering.sm_90a.division import LANES, WARP, WARPS, Division
 from passes.lowering.sm_90a.refusals import table_of_rows
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
@@ -58,6 +64,9 @@ THREAD = "gather.thread"
 MOST_LATE = 3
 """Largest number of steps of the ring by which a thread of the gatherers signals a stage late; the
 copies of one more stage than this are in flight."""
+MOST_ROWS = 16
+"""Largest number of row indices that a thread of the gatherers keeps in registers. A thread with
+more rows reads their indices from the table for each k tile."""
 
 
 class Gatherers:
@@ -72,7 +81,16 @@ class Gatherers:
     def __init__(self, graph: KernelGraph, division: Division, stages: int) -> None:
         self.needed = self.needed_by(graph)
         """Whether the rows of A are gathered."""
+        table = table_of_rows(graph, "A")
+        edges = (edge for edge in graph.coordinates.edges if isinstance(edge, Gather))
+        self.rows = tuple(edge.upstream[0] for edge in edges if edge.table == table)
+        """The dimension of A whose indices a table lists."""
         self.division, self.stages, self.late = division, stages, min(MOST_LATE, stages - 2)
+
+    def copies(self, c: CoordinateEditor, tile: Operand) -> Operation:
+        """Add the edges from positions in a tile of A to the gatherers' threads; copy one tile."""
+        chunk = self.division.kind.chunk
+        return tile.copy(c, self.threads, chunk, THREAD, grouped=True, most=MOST_ROWS)
 
     @staticmethod
     def needed_by(graph: KernelGraph) -> bool:
@@ -146,10 +164,11 @@ class Gatherers:
             If(Le(late, done), (WaitCopies(late), FenceShared(), self._signal(late))),
             Advance(STEP),
         )
+        rows = SetCoordinate(loop.dim, loop.start, _once_for_each_row(copies, self.rows))
         rest = range(late, 0, -1)
         count = loop.stop - loop.start
         last = (If(Le(behind, count), (self._signal(behind),)) for behind in rest)
-        return (steps, WaitCopies(0), FenceShared(), *last)
+        return (rows, steps, WaitCopies(0), FenceShared(), *last)
 
     def _signal(self, behind: int) -> Operation:
         """Arrive at the mbarrier of the stage of an earlier step of the ring.
@@ -161,6 +180,26 @@ class Gatherers:
         # negative; it changes neither the stage nor the phase.
         step = index_symbol(STEP) + (PHASES * self.stages - behind)
         return SetCoordinate(STEP, step, (ArriveBarrier(FULL),))
+
+
+def _once_for_each_row(copies: Operation, rows: tuple[str, ...]) -> Body:
+    """Compute the rows' indices in A before the loop over k tiles, for each copy of a k tile.
+
+    The result is () if the copies are not all unrolled: then a thread has too many rows.
+
+    Args:
+        copies: the copies of one k tile, in loops.
+        rows: the dimensions whose indices the table lists.
+    """
+    if not all(op.unroll for op in copies.walk() if isinstance(op, For)):
+        return ()
+
+    def change(op: Operation) -> Operation | Body:
+        if isinstance(op, SetCoordinate):
+            return op.body
+        return Locate(rows) if isinstance(op, CopyElements) else op
+
+    return rewrite(copies, change)
 
 
 def _signals(body: Body) -> Body:

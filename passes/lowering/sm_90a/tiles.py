@@ -14,7 +14,7 @@ from coordgraph.gemm import PART, GemmProblem
 from passes.lowering.parts import ordered_columns
 from passes.lowering.sm_90a.boxes import BoxedOperand, TileLoad
 from passes.lowering.sm_90a.division import Division, K
-from passes.lowering.sm_90a.gathering import THREAD, Gatherers
+from passes.lowering.sm_90a.gathering import Gatherers
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.stores import BoxedStore
 
@@ -107,7 +107,7 @@ def divided_tiles(
         c.add(Register(division.tiling.own("fragment.k"), Integer(depths)))
         gathers, loads = None, (b.copies(c),)
         if gatherers.needed:
-            gathers = a.copy(c, gatherers.threads, division.kind.chunk, THREAD, grouped=True)
+            gathers = gatherers.copies(c, a)
         else:
             loads = (a.copies(c), *loads)
         by_memory = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}

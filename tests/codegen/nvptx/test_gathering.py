@@ -53,6 +53,18 @@ def test_hopper_gathers_by_two_warps(case: int):
         assert_clean(assemble(kernel.ptx, "sm_90a"))
 
 
+@pytest.mark.parametrize(("case", "again"), [(0, 0), (4, 0), (5, 8)])
+def test_row_indices_are_read_once_for_a_tile(case: int, again: int):
+    """If a thread has at most 16 rows, it reads no row index between a wait and the copies."""
+    schedule, tile, options = LOWERINGS[case]
+    gemm = Gemm("bf16", transpose_b=True, gathered_rows=True)
+    lowering = LowerToHopper(**options)
+    ptx = codegen.compile(schedule(gemm.graph(tile)), "sm_90a", lowering=lowering).ptx
+    copies = [line for line in range(len(ptx)) if ptx.startswith("cp.async.cg", line)]
+    begin = ptx.rindex("mbarrier.try_wait", 0, copies[0])
+    assert ptx[begin : copies[-1]].count("ld.global") == again
+
+
 @pytest.mark.parametrize("left_out", [WaitCopies, FenceShared, ArriveBarrier])
 def test_gathered_rows_are_checked_for_races(left_out: type[Operation]):
     """The check `memory order` refutes gathering without a wait for copies, a fence or a signal."""
