@@ -231,7 +231,11 @@ def sample_in_rounds(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[list[float]]:
-    """Take one sample of each contender in every round; the order rotates from round to round.
+    """Take one sample of each contender in every round.
+
+    The first contender of a round is the next one of the round before, and every second round runs
+    backwards. So no contender always follows the same other one, whose power decides how warm the
+    GPU is and thus its clock.
 
     Args:
         samplers: one sampler for each contender.
@@ -257,8 +261,9 @@ def sample_in_rounds(
     for number in range(rounds):
         if number >= least_rounds and clock() >= deadline:
             break
+        step = -1 if number % 2 else 1
         for place in range(len(samplers)):
-            which = (number + place) % len(samplers)
+            which = (number + step * place) % len(samplers)
             if regime.gap:
                 sleep(regime.gap)
             samples[which].append(samplers[which].sample(regime.share))

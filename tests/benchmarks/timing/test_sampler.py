@@ -46,14 +46,14 @@ class Device:
         return sample_in_rounds(samplers, rounds, REGIMES[regime], **clocks, **options)
 
 
-def test_the_order_rotates():
+def test_the_order_rotates_and_every_second_round_runs_backwards():
     device = Device()
-    samples = device.sample_rounds(3, "sustained", heat_seconds=0)
-    assert "".join(device.order) == "abc" + "bca" + "cab"
+    samples = device.sample_rounds(4, "sustained", heat_seconds=0)
+    assert "".join(device.order) == "abc" + "bac" + "cab" + "acb"
     assert [[round(s, 3) for s in of_one] for of_one in samples] == [
-        [0.1] * 3,
-        [0.2] * 3,
-        [0.3] * 3,
+        [0.1] * 4,
+        [0.2] * 4,
+        [0.3] * 4,
     ]
 
 
@@ -63,11 +63,11 @@ def test_a_burst_rests_before_every_sample_and_sustained_never():
     assert device.slept == [REGIMES["burst"].gap] * 6
     # Two rounds of the contenders a, b and c. The sustained regime, tested below, first launches
     # each contender once more ("abc") to warm up the device.
-    assert "".join(device.order) == "abc" + "bca"
+    assert "".join(device.order) == "abc" + "bac"
     device = Device()
     device.sample_rounds(2, "sustained", heat_seconds=0.5)
     assert device.slept == []
-    assert "".join(device.order) == "abc" + "abc" + "bca"
+    assert "".join(device.order) == "abc" + "abc" + "bac"
 
 
 def test_the_deadline_ends_the_rounds_but_leaves_some():
