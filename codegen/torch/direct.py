@@ -15,7 +15,7 @@ from torch import Tensor
 
 from codegen.torch.derivatives import Derivatives
 
-__all__ = ["DEVICES", "cast", "direct", "operator"]
+__all__ = ["DEVICES", "as_multiplied", "cast", "direct", "operator"]
 
 DEVICES = ("cpu", "cuda")
 """Types of devices for which the operators have kernels."""
@@ -135,6 +135,17 @@ def cast(x: Any, to: torch.dtype, device: str) -> Any:
     if not isinstance(x, Tensor) or x.dtype is to or not x.is_floating_point():
         return x
     return x if x.dtype is torch.float64 or x.device.type != device else x.to(to)
+
+
+def as_multiplied(x: Tensor) -> Tensor:
+    """`x` in the type to which a region of `torch.autocast` casts it; without a region, `x`.
+
+    The operators cast, too. It is done before them where their arguments go through PyTorch's own
+    operators or through checks of types first.
+    """
+    device = x.device.type
+    enabled = device in DEVICES and torch.is_autocast_enabled(device)
+    return cast(x, torch.get_autocast_dtype(device), device) if enabled else x
 
 
 def _recorded(

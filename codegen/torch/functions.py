@@ -15,23 +15,12 @@ from torch import Tensor
 from codegen.torch.activated import activated_product
 from codegen.torch.activations import check_activation
 from codegen.torch.arguments import check_broadcast, check_dense, check_k, number
-from codegen.torch.direct import DEVICES, cast
+from codegen.torch.direct import as_multiplied
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
 from coordgraph import LaunchError
 
 __all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
-
-
-def _as_multiplied(x: Tensor) -> Tensor:
-    """`x` in the type to which a region of `torch.autocast` casts it; without a region, `x`.
-
-    The operators cast, too. It is done before them where PyTorch's own operators come first, whose
-    gradients would otherwise be computed in the type of `x`: PyTorch has no sum of float8.
-    """
-    device = x.device.type
-    enabled = device in DEVICES and torch.is_autocast_enabled(device)
-    return cast(x, torch.get_autocast_dtype(device), device) if enabled else x
 
 
 def _written(
@@ -105,7 +94,8 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
     if batch != b.shape[:-2]:
         check_broadcast(a, b)
         batch = torch.broadcast_shapes(batch, b.shape[:-2])
-        a, b = _as_multiplied(a), _as_multiplied(b)
+        # PyTorch has no sum of float8, which the gradient of `expand` would be without this cast.
+        a, b = as_multiplied(a), as_multiplied(b)
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 1:
         return product(a, b, invariant)
@@ -163,7 +153,7 @@ def linear(
             raise LaunchError(
                 f"the tensors lie on {d.device} and {bias.device}; move them to one device"
             )
-        return d if bias is None else d + _as_multiplied(bias)
+        return d if bias is None else d + as_multiplied(bias)
     axes, rows = input.dim(), input
     if axes != 2:
         rows = input.unsqueeze(0) if axes == 1 else input.flatten(0, -2)

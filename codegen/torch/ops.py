@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from codegen.torch.derivatives import Derivatives, differentiable, total
-from codegen.torch.direct import DEVICES, cast, direct, operator
+from codegen.torch.direct import DEVICES, as_multiplied, cast, direct, operator
 from codegen.torch.launching import multiply, multiply_and_add
 from codegen.torch.mapping import in_front, without_axis
 from coordgraph import LaunchError
@@ -337,6 +337,8 @@ def _(
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
+    # vmap calls this rule before autocast casts the arguments of an operator.
+    c, a, b = as_multiplied(c), as_multiplied(a), as_multiplied(b)
     first = without_axis(c, of_c), without_axis(a, of_a), without_axis(b, of_b)
     _shape_of_sum(*first, out_dtype)
     a, b = in_front(a, of_a, info.batch_size), in_front(b, of_b, info.batch_size)

@@ -96,6 +96,23 @@ def test_vmap(torch: Any, make: Make):
     assert twice.shape == (2, 3, 5, 6)
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+@pytest.mark.parametrize("alpha", [0, 2])
+def test_autocast_in_vmap(torch: Any, make: Make, alpha: int, kind: str):
+    """Mapped tensors are cast as others are, also of unlike types, and if alpha is 0."""
+    import codegen.torch as cgt
+
+    c = make(3, 6, dtype=getattr(torch, kind))
+    a, b = (make(*s, dtype=torch.float16) for s in ((3, 5, 7), (3, 7, 6)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        d = torch.vmap(lambda *x: cgt.addmm(*x, alpha=alpha))(c, a, b)
+        each = [cgt.addmm(*x, alpha=alpha) for x in zip(c, a, b, strict=True)]
+    assert d.dtype == torch.bfloat16
+    torch.testing.assert_close(d, torch.stack(each), atol=2e-2, rtol=2e-2)
+    d.sum().backward()
+    assert {x.grad.dtype == x.dtype for x in (c, a, b) if alpha or x is c} == {True}
+
+
 def test_meta_tensors(torch: Any):
     import codegen.torch as cgt
 
