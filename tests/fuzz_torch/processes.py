@@ -10,7 +10,9 @@ import faulthandler
 import multiprocessing
 import sys
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,31 +20,58 @@ from rich.console import Console
 from rich.progress import Progress
 
 from codegen.targets.cpu import code
-from tests.fuzz_torch.cases import case
-from tests.fuzz_torch.trial import FINDINGS, Outcome, attempt
+from tests.fuzz_torch.cases import Case, case
+from tests.fuzz_torch.trial import FINDINGS, Outcome, Result, attempt
 
 __all__ = ["in_processes"]
 
+CALLS = 500
+"""How many calls a process tries. Each leaves about 3 MB of kernels and proofs in its memory."""
 
-def in_processes(given: argparse.Namespace) -> int:
+
+def in_processes(
+    given: argparse.Namespace,
+    make: Callable[[int, int], Case] = case,
+    compare: Callable[[Case, str], Result] = attempt,
+) -> int:
     """Try calls in `given.jobs` processes, print the outcomes' counts, and return the exit status.
 
-    A process that dies is a finding, too.
+    A process that dies is a finding, too. A new process tries the calls that it left.
+
+    Args:
+        given: the arguments of the command line.
+        make: a function of a seed and a number that returns a call to try.
+        compare: a function of a call and a device that compares the call with PyTorch's.
     """
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
     shared = context.Manager()
     done = shared.list([Counter[Outcome]() for _ in range(given.jobs)])
-    last = shared.list([0] * given.jobs)
-    workers = [
-        context.Process(target=_try_calls, args=(given, number, done, last))
-        for number in range(given.jobs)
-    ]
-    for worker in workers:
+    last = shared.list([None for _ in range(given.jobs)])
+    until = start + given.seconds
+
+    def started(job: int, number: int) -> Any:
+        last[job] = None
+        arguments = given, make, compare, job, number, until, done, last
+        worker = context.Process(target=_try_calls, args=arguments)
         worker.start()
+        return worker
+
+    workers = {job: started(job, job) for job in range(given.jobs)}
+    dead = list[str]()
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("calls", total=given.count or given.seconds)
-        while any(worker.is_alive() for worker in workers):
+        while workers:
+            for job, worker in [*workers.items()]:
+                if worker.is_alive():
+                    continue
+                del workers[job]
+                number = last[job]
+                if worker.exitcode:
+                    dead.append(f"(--only {number}: status {worker.exitcode})")
+                    print(f"--seed {given.seed}: the process ended {dead[-1]}", flush=True)
+                if number is not None and _remains(given, number + given.jobs, until):
+                    workers[job] = started(job, number + given.jobs)
             calls = sum(counts.total() for counts in done)
             progress.update(bar, completed=calls if given.count else time.monotonic() - start)
             progress.update(bar, description=f"{calls} calls")
@@ -51,28 +80,50 @@ def in_processes(given: argparse.Namespace) -> int:
     print(f"seed {given.seed}: {counts.total()} calls in {time.monotonic() - start:.0f} s")
     for outcome in Outcome:
         print(f"  {counts[outcome]:6}  {outcome.value}")
-    dead = [(last[i], worker.exitcode) for i, worker in enumerate(workers) if worker.exitcode]
-    print(f"  {len(dead):6}  the process ended", *(f"(--only {n}: status {x})" for n, x in dead))
+    print(f"  {len(dead):6}  the process ended", *dead)
     return 1 if dead or any(counts[outcome] for outcome in FINDINGS) else 0
 
 
-def _try_calls(given: argparse.Namespace, first: int, done: Any, last: Any) -> None:
-    """Try every `given.jobs`-th call, beginning with call `first`, and store counts of outcomes.
+def _remains(given: argparse.Namespace, number: int, until: float) -> bool:
+    """Whether call `number` is to be tried: it is one of `given.count`, or there is time left."""
+    return number < given.count if given.count else time.monotonic() < until
+
+
+def _try_calls(
+    given: argparse.Namespace,
+    make: Callable[[int, int], Case],
+    compare: Callable[[Case, str], Result],
+    job: int,
+    number: int,
+    until: float,
+    done: Any,
+    last: Any,
+) -> None:
+    """Try every `given.jobs`-th call, beginning with call `number`, and store counts of outcomes.
+
+    The process ends after `CALLS` calls, so that a new one, without kernels, tries the others.
 
     Args:
-        given: the arguments of the command line.
-        first: the number of this process.
-        done: a list with the counts of every process.
-        last: a list with the number of the call that each process tries.
+        given, make, compare: the arguments of `in_processes`.
+        job: the number of this series of calls.
+        number: the first call.
+        until: the time of `time.monotonic` until which calls are tried, if no count is given.
+        done: a list with the counts of every series.
+        last: a list with the number of the call that was tried last in each series.
     """
     faulthandler.enable()  # a process that dies by a signal prints where
     code.QUICK_LEVEL = 0  # kernels are optimised less, since each runs a few times only
-    counts, start, number = Counter[Outcome](), time.monotonic(), first
-    while number < given.count if given.count else time.monotonic() - start < given.seconds:
-        tried, last[first] = case(given.seed, number), number
-        result = attempt(tried, given.device)
+    counts = done[job]
+    for _ in range(CALLS):
+        if not _remains(given, number, until):
+            break
+        tried, last[job] = make(given.seed, number), number
+        try:
+            result = compare(tried, given.device)
+        except Exception:
+            result = Result(Outcome.BROKEN, traceback.format_exc())
         counts[result.outcome] += 1
-        done[first] = counts
+        done[job] = counts
         if result.outcome in FINDINGS:
             text = f"--seed {given.seed} --only {number}: {tried}\n  {result.outcome}"
             print(f"{text}: {result.detail}", flush=True)

@@ -20,10 +20,10 @@ ACTIVATIONS: dict[str, Any] = {
 
 def one_by_one(a: Tensor, b: Tensor, offs: Tensor | None = None) -> Tensor:
     """`grouped_mm` as one product after another; elements of D that belong to no group are 0."""
-    if offs is None:
-        return a @ b
     # PyTorch cannot take views of some views with tangents: an assertion in it fails.
     a, b = (x.clone(memory_format=torch.contiguous_format) for x in (a, b))
+    if offs is None:
+        return a @ b
     if a.dim() == 3:
         return one_by_one(b.mT, a.mT, offs).mT
     ends = offs.tolist()

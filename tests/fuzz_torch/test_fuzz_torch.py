@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,9 +12,13 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from codegen.targets.cpu import code  # noqa: E402 - the fuzzer needs PyTorch
+import codegen.torch as cgt  # noqa: E402 - the fuzzer needs PyTorch
+from codegen.targets.cpu import code  # noqa: E402
+from codegen.torch import functions  # noqa: E402
 from coordgraph import LaunchError  # noqa: E402
+from tests.fuzz_torch import trial  # noqa: E402
 from tests.fuzz_torch.cases import Case, Way, case  # noqa: E402
+from tests.fuzz_torch.processes import in_processes  # noqa: E402
 from tests.fuzz_torch.tensors import VIEWS, Drawn  # noqa: E402
 from tests.fuzz_torch.trial import FINDINGS, Outcome, attempt  # noqa: E402
 
@@ -89,3 +95,53 @@ def test_what_is_refused_is_compared():
     assert attempt(planted(lambda a, b: a.mT @ b, *shapes)).outcome is Outcome.TOO_LAX
     both = attempt(planted(raises(LaunchError("k differs; pass the same k")), *shapes))
     assert both.outcome is Outcome.BOTH_REFUSED
+
+
+def test_errors_of_pytorch_are_no_findings_where_its_product_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The tangent of integers, and a product that `use_kernels` leaves to PyTorch."""
+    monkeypatch.setattr(trial, "_asserts", lambda *_: True)
+    integers = tuple(
+        Drawn((5, 5), torch.int8, "row-major", (5, 5), lambda x: x, False, n + 1) for n in range(2)
+    )
+    found = attempt(planted(cgt.matmul, tensors=integers, way=Way(transform="jvp")))
+    assert found.outcome is Outcome.BOTH_REFUSED
+    unlike = (integers[0], replace(integers[1], dtype=torch.complex64))
+    name = {"theirs": raises(NotImplementedError("no tangent"))}
+    passed_on = planted(cgt.matmul, tensors=unlike, way=Way(kernels=True), **name)
+    assert attempt(passed_on).outcome is Outcome.BOTH_REFUSED
+    monkeypatch.setattr(functions, "_product", raises(KeyError("x")))
+    assert attempt(planted(cgt.matmul)).outcome is Outcome.FOREIGN
+
+
+def test_a_reference_that_fails_is_counted():
+    made = planted(torch.matmul, exact=raises(RuntimeError("INTERNAL ASSERT FAILED")))
+    assert attempt(made).outcome is Outcome.UNCOMPARED
+
+
+def named(seed: int, number: int) -> Case:
+    """A case whose name is `number`."""
+    return planted(torch.matmul, name=str(number))
+
+
+def fails(case: Case, device: str) -> Any:
+    """Stands for `attempt` in a test: call 2 ends the process, and call 3 raises an exception."""
+    number = int(case.name)
+    if number == 2:
+        os._exit(3)
+    if number == 3:
+        raise KeyError("x")
+    return trial.Result(Outcome.SAME)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_loses_no_other_call(capfd: pytest.CaptureFixture[str]):
+    """Its end is printed at once, and another process tries the calls that it left."""
+    given = argparse.Namespace(seed=1, count=7, seconds=60, jobs=1, device="cpu")
+    assert in_processes(given, named, fails) == 1
+    output = capfd.readouterr().out
+    assert "--seed 1: the process ended (--only 2: status 3)" in output
+    assert "6 calls in" in output
+    assert "1  an exception in the fuzzer" in output
+    assert "5  the same result" in output

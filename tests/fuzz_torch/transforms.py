@@ -14,6 +14,12 @@ SCALES = (1.0, 0.5, 2.0)
 """Factors of the arguments of the three calls that vmap makes."""
 
 
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    """Stack tensors without autocast, in which `torch.stack` refuses or casts some types."""
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        return torch.stack(tensors)
+
+
 def _vmap(
     function: Callable[..., Tensor], views: list[Tensor], seed: int, *, loop: bool = False
 ) -> Tensor:
@@ -29,7 +35,7 @@ def _vmap(
     axes = [0 if seed >> number & 1 else None for number in range(len(views))]
     axes[seed % len(axes)] = 0
     given = [
-        x if axis is None else torch.stack([(x * scale).to(x.dtype) for scale in SCALES])
+        x if axis is None else _stacked([(x * scale).to(x.dtype) for scale in SCALES])
         for x, axis in zip(views, axes, strict=True)
     ]
     if loop:
@@ -37,7 +43,7 @@ def _vmap(
             [x if axis is None else x[number] for x, axis in zip(given, axes, strict=True)]
             for number in range(len(SCALES))
         ]
-        return torch.stack([function(*call) for call in calls])
+        return _stacked([function(*call) for call in calls])
     return torch.vmap(function, in_dims=tuple(axes))(*given)
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from enum import StrEnum
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ class Outcome(StrEnum):
     BOTH_REFUSED = "both refuse"
     REFUSED = "refused, as documented, while PyTorch computes it"
     ACCEPTED = "computed, as documented, while PyTorch refuses it"
+    UNCOMPARED = "not compared, because PyTorch cannot compute the reference"
     WRONG = "another result"
     GRADIENT = "another gradient"
     UNLIKE = "another shape, type, device, layout or requires_grad"
@@ -38,10 +40,11 @@ class Outcome(StrEnum):
     TOO_STRICT = "refused, while PyTorch computes it"
     TOO_LAX = "computed, while PyTorch refuses it"
     CHANGED = "an argument was changed"
+    BROKEN = "an exception in the fuzzer"
 
 
-FINDINGS = tuple(Outcome)[4:]
-"""The outcomes of a comparison that show a defect of coordgraph."""
+FINDINGS = tuple(Outcome)[5:]
+"""The outcomes of a comparison that show a defect of coordgraph or of the fuzzer."""
 ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give|join|compute|multiply)\b")
 """Each error message has one of these words, because the message must say what to do instead."""
 
@@ -118,9 +121,9 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
             return _compare(case, device, ours, None)
         return Result(Outcome.TOO_LAX, f"PyTorch: {theirs.error!r}")
     if not isinstance(ours.error, CoordGraphError):
-        # PyTorch's own gradients of views refuse some types, also if its product was not called.
-        of_torch = isinstance(ours.error, NotImplementedError) and "_cuda" in str(ours.error)
-        skipped = of_torch and _asserts(case, device)
+        # PyTorch's product was not called, but PyTorch may also raise errors before and after it,
+        # and in products that `use_kernels` leaves to it.
+        skipped = _asserts(case, device) and not _passes_library(ours.error)
         if type(ours.error) is type(theirs.error) or skipped:
             return Result(Outcome.BOTH_REFUSED)
         text = "".join(traceback.format_exception(ours.error)[-6:])
@@ -145,6 +148,16 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
     return Result(
         Outcome.REFUSED if known or unlike or unread else Outcome.TOO_STRICT, str(ours.error)
     )
+
+
+def _passes_library(error: Exception) -> bool:
+    """Whether a function of the library called what raised `error`.
+
+    Calls that `use_kernels` passes on to PyTorch do not count.
+    """
+    root = str(Path(cgt.__file__).parents[1])
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if x.filename.startswith(root)]
+    return any(x.name != cgt.use_kernels.__torch_function__.__name__ for x in frames)
 
 
 def _arguments(case: Case, device: str) -> _Arguments:
@@ -270,7 +283,17 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
             return Result(Outcome.UNLIKE, f"strides {ours.d.stride()}, not {theirs.d.stride()}")
     if not ours.d.is_floating_point() or any(x.kind == "sparse" for x in case.tensors):
         return _compare_foreign(ours, theirs)
-    exact, size = (_exact(case, ours.d.dtype, absolute=x) for x in (False, True))
+    found = _compare_exact(case, ours)
+    return Result(Outcome.ACCEPTED) if found.outcome is Outcome.SAME and theirs is None else found
+
+
+def _compare_exact(case: Case, ours: Ran) -> Result:
+    """Compare coordgraph's result and gradients with float64."""
+    assert ours.d is not None
+    try:
+        exact, size = (_exact(case, ours.d.dtype, absolute=x) for x in (False, True))
+    except Exception as error:
+        return Result(Outcome.UNCOMPARED, repr(error))
     types = [ours.d.dtype, *(x.dtype for x in case.tensors)]
     types += [case.way.autocast] if case.way.autocast else []
     eps = max(torch.finfo(x).eps for x in types if x.is_floating_point)
@@ -284,7 +307,7 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
             found = _first_wrong(one, right, scale, eps)
             if found:
                 return Result(Outcome.GRADIENT, found)
-    return Result(Outcome.SAME if theirs is not None else Outcome.ACCEPTED)
+    return Result(Outcome.SAME)
 
 
 def _compare_foreign(ours: Ran, theirs: Ran | None) -> Result:
