@@ -12,6 +12,7 @@ from codegen.call.background import setting
 from codegen.call.build import try_plans
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import Call, describe
+from codegen.call.prepared_calls import repeated_functions
 from codegen.call.recorded_calls import note
 from codegen.call.views import LABELS
 from codegen.kernel import Kernel
@@ -102,6 +103,7 @@ def first_launch(
         from codegen.call.tuning import tune_plans
 
         tune_plans(call.request, call.views, stream)
+        repeated_functions.clear()  # they launch the plans that were the best before
     try:
         (d,) = try_plans(call.request, plan, launch, first=serving and serving.plan)
     # The second part of the error's message is left out: it advises callers of kernels to change

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from codegen.call.arrangement import Prepared, Repeat
 from codegen.lru import LRUCache
 from coordgraph.epilogue import EpilogueFunction
 
-__all__ = ["forget_prepared", "prepared_calls", "prepared_epilogues"]
+__all__ = ["forget_prepared", "prepared_calls", "prepared_epilogues", "repeated_functions"]
 
 MOST_CALLS = 4096
 """The largest number of entries of each cache."""
@@ -20,9 +21,13 @@ prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared, Repeat
 )
 """The epilogue of a call, how to launch the call, and a function of `Prepared.repeated` or None, by
 `quick_key`, which is fast to compute."""
+repeated_functions = LRUCache[Hashable, Callable[[Any], Any]](MOST_CALLS)
+"""How to launch a call of a function that makes one such call, by a key of the function's own
+arguments: a function of the list of its tensors. `codegen.torch.repeats` makes the entries."""
 
 
 def forget_prepared() -> None:
     """Drop every prepared call: the next call with its cache key chooses a plan again."""
     prepared_calls.clear()
     prepared_epilogues.clear()
+    repeated_functions.clear()

@@ -12,7 +12,8 @@ three exceptions: `scaled_mm` has no gradient and no rule for vmap, and autocast
 it; `cross_entropy` has no tangent and no second derivative; and the operators that `linear` calls
 for an activation have no rule for vmap, so that PyTorch calls them once for each index.
 Calls in eager mode on plain tensors give the same results without PyTorch's dispatcher
-(`codegen.torch.direct`).
+(`codegen.torch.direct`), and calls that repeat an earlier one only launch a kernel
+(`codegen.torch.repeats`).
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 

@@ -23,11 +23,13 @@ from codegen.torch.derivatives import (
     refused,
     total,
 )
-from codegen.torch.direct import DEVICES, operator
+from codegen.torch.direct import direct, operator
 from codegen.torch.host import on_host
 from codegen.torch.launching import has_rows, launch
 from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types, product
+from codegen.torch.plain import DEVICES
+from codegen.torch.repeats import uninitialized
 from coordgraph import LaunchError
 from coordgraph import epilogue as ep
 from coordgraph.epilogue import EpilogueFunction
@@ -109,8 +111,8 @@ def _activated_with_sums(
     a: Tensor, b: Tensor, bias: Tensor | None, activation: str, invariant: bool
 ) -> tuple[Tensor, Tensor]:
     """(`act(A·B + bias)`, `A·B + bias`) by one kernel."""
-    before = a.new_empty(_check(a, b, bias, activation))
-    given = {BEFORE: before} | ({} if bias is None else {"bias": bias.contiguous()})
+    before = uninitialized(a, _check(a, b, bias, activation), None)
+    given: dict[str, Any] = {BEFORE: before} | ({} if bias is None else {"bias": bias.contiguous()})
     function = _value(activation, bias is not None, True)
     return launch(a, b, epilogue=function, invariant=invariant, **given), before
 
@@ -200,7 +202,7 @@ def _gradients(
         of_sums = ACTIVATIONS[ctx.activation].torch_gradient(grad, before)
         of_sums = of_sums if grad_of_sums is None else of_sums + grad_of_sums
     elif grad is not None:
-        of_sums, of_bias = GRADIENT(grad, before, ctx.activation, biased)
+        of_sums, of_bias = _gradient_of_sums(grad, before, ctx.activation, biased)
     if of_sums is None:
         return None, None, None, None, None
     if biased and of_bias is None:
@@ -233,18 +235,20 @@ def _tangents(arguments: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[An
     return ACTIVATIONS[activation].torch_gradient(of_sums, before), of_sums
 
 
-differentiable(ACTIVATED_WITH_SUMS, Derivatives(_setup, _gradients, _tangents))
-differentiable(
-    ACTIVATED,
-    refused("the operator activated", "call activated_with_sums, which keeps what gradients need"),
+OF_SUMS = Derivatives(_setup, _gradients, _tangents)
+OF_ACTIVATED = refused(
+    "the operator activated", "call activated_with_sums, which keeps what gradients need"
 )
-differentiable(
-    GRADIENT,
-    refused(
-        "the operator activated_gradient",
-        "call linear without activation, and apply PyTorch's activation to its result",
-    ),
+TWICE = refused(
+    "the operator activated_gradient",
+    "call linear without activation, and apply PyTorch's activation to its result",
 )
+differentiable(ACTIVATED_WITH_SUMS, OF_SUMS)
+differentiable(ACTIVATED, OF_ACTIVATED)
+differentiable(GRADIENT, TWICE)
+_with_sums = direct(ACTIVATED_WITH_SUMS, 3, _activated_with_sums, OF_SUMS)
+_alone = direct(ACTIVATED, 3, _activated, OF_ACTIVATED)
+_gradient_of_sums = direct(GRADIENT, 2, _activated_gradient, TWICE, casts=False)
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
     for _op in (ACTIVATED, ACTIVATED_WITH_SUMS):
@@ -258,8 +262,8 @@ def activated_product(
     """`act(A·B + bias)` of matrices, with gradients; the sums are stored only for a gradient."""
     given = [x for x in (a, b, bias) if x is not None]
     if in_forward_mode() or (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
-        return ACTIVATED_WITH_SUMS(a, b, bias, activation, invariant)[0]
-    return ACTIVATED(a, b, bias, activation, invariant)
+        return _with_sums(a, b, bias, activation, invariant)[0]
+    return _alone(a, b, bias, activation, invariant)
 
 
 def _mapper(op: Any) -> Any:

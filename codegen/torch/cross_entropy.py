@@ -14,9 +14,10 @@ from torch import Tensor
 
 from codegen.torch.arguments import check_dense
 from codegen.torch.derivatives import differentiable, refused
-from codegen.torch.direct import DEVICES, direct, operator
+from codegen.torch.direct import direct, operator
 from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types
+from codegen.torch.plain import DEVICES
 from codegen.torch.token_losses import kind_of_losses, token_loss_gradients, token_losses
 from coordgraph import LaunchError
 from coordgraph.validation import flag, whole

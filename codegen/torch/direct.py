@@ -13,50 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch import plain
 from codegen.torch.derivatives import Derivatives
+from codegen.torch.repeats import repeating
 
-__all__ = ["DEVICES", "as_multiplied", "cast", "direct", "operator"]
-
-DEVICES = ("cpu", "cuda")
-"""Types of devices for which the operators have kernels."""
-TYPES = frozenset((Tensor, torch.nn.Parameter))
-"""The types of plain tensors; tensors of subclasses may override what an operator does."""
-
-
-def _numbers(*sets: tuple[str, ...]) -> frozenset[int]:
-    """For each group of names of PyTorch's dispatch keys: the group's bit set as a number."""
-    numbers: list[int] = []
-    for names in sets:
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-        for name in names:
-            keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
-        numbers.append(keys.raw_repr())
-    return frozenset(numbers)
-
+__all__ = ["as_multiplied", "cast", "direct", "operator"]
 
 try:
-    # A tensor that has another dispatch key is sparse, nested, lazily negated, without memory, on
-    # another device, or wrapped by a transform such as vmap. Inference tensors have fewer keys.
-    KEYS = _numbers(
-        *((d, "ADInplaceOrView", f"Autograd{d}", f"Autocast{d}") for d in ("CPU", "CUDA")),
-        *((d, f"Autocast{d}") for d in ("CPU", "CUDA")),
-    )
-    # The dispatch keys that PyTorch adds to a thread's calls. A thread with any other set is in a
-    # dispatch mode, a transform or a trace. The shorter set is that of `torch.inference_mode`.
-    STATES = _numbers(("BackendSelect", "ADInplaceOrView"), ("BackendSelect",))
-    AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
-    _keys = torch._C._dispatch_keys
-    _state = torch._C._dispatch_tls_local_include_set
+    _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
     _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-    _in_function_mode = torch._C._is_torch_function_mode_enabled
-    _forward_mode = torch.autograd.forward_ad
-    _known = _forward_mode._current_level is not None
+    _known = plain.KNOWN
 except AttributeError:  # a version of PyTorch without these functions: always use the dispatcher
     _known = False
 
 
 def operator(name: str, kernel: Callable[..., Any], schema: str) -> torch.library.CustomOpDef:
-    """Define the operator `torch.ops.coordgraph.NAME`, whose kernel runs on all `DEVICES`.
+    """Define the operator `torch.ops.coordgraph.NAME`, whose kernel runs on all `plain.DEVICES`.
 
     The kernel records no gradients: PyTorch's dispatcher calls it while gradients may be recorded,
     and `codegen.matmul` would call the operator again to record them.
@@ -67,7 +39,7 @@ def operator(name: str, kernel: Callable[..., Any], schema: str) -> torch.librar
         schema: the arguments and results, in the notation of `torch.library.custom_op`.
     """
     define = torch.library.custom_op(
-        f"coordgraph::{name}", mutates_args=(), device_types=DEVICES, schema=schema
+        f"coordgraph::{name}", mutates_args=(), device_types=plain.DEVICES, schema=schema
     )
     return define(torch.no_grad()(kernel))
 
@@ -97,20 +69,17 @@ def direct(
     Returns:
         A function of all arguments of the operator, also of those that have a default.
     """
+    kernel = repeating(kernel, checked=True)
     record = _recorded(op.name().rpartition(":")[2], kernel, derivatives)
 
     def call(*arguments: Any) -> Any:
         # This condition comes first, because Dynamo cannot trace the other conditions.
-        if torch.compiler.is_compiling() or not _known:
-            return op(*arguments)
-        if _in_function_mode() or _forward_mode._current_level >= 0:
-            return op(*arguments)
-        if _state().raw_repr() not in STATES:
+        if torch.compiler.is_compiling() or not _known or not plain.is_plain_thread():
             return op(*arguments)
         differentiable = False
         for x in (*arguments[:count], arguments[-1]) if last else arguments[:count]:
             if x is not None:
-                if type(x) not in TYPES or _keys(x).raw_repr() not in KEYS:
+                if type(x) not in plain.TYPES or plain.dispatch_keys(x) not in plain.KEYS:
                     return op(*arguments)
                 differentiable = differentiable or x.requires_grad
         device = "cuda" if arguments[0].is_cuda else "cpu"
@@ -119,7 +88,7 @@ def direct(
             arguments = tuple(cast(x, to, device) for x in arguments)
         if differentiable and torch.is_grad_enabled():
             # Where the autograd key is excluded, PyTorch records no operator for backward.
-            if _is_excluded(AUTOGRAD):
+            if _is_excluded(_AUTOGRAD):
                 return op(*arguments)
             return record(*arguments)
         return kernel(*arguments)
@@ -144,7 +113,7 @@ def as_multiplied(x: Tensor) -> Tensor:
     operators or through checks of types first.
     """
     device = x.device.type
-    enabled = device in DEVICES and torch.is_autocast_enabled(device)
+    enabled = device in plain.DEVICES and torch.is_autocast_enabled(device)
     return cast(x, torch.get_autocast_dtype(device), device) if enabled else x
 
 

@@ -18,6 +18,7 @@ from codegen.torch.arguments import check_broadcast, check_dense, check_k, numbe
 from codegen.torch.direct import as_multiplied
 from codegen.torch.grouped import grouped_product
 from codegen.torch.ops import add_product, product
+from codegen.torch.repeats import repeating
 from coordgraph import LaunchError
 
 __all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
@@ -48,6 +49,7 @@ def _written(
     return out.copy_(d)
 
 
+@repeating
 def matmul(
     input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
 ) -> Tensor:
@@ -102,6 +104,7 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
     return product(a.flatten(0, -3), b.flatten(0, -3), invariant).unflatten(0, batch)
 
 
+@repeating
 def linear(
     input: Tensor,
     weight: Tensor,
@@ -164,6 +167,7 @@ def linear(
     return d if axes == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
 
 
+@repeating
 def addmm(
     input: Tensor,
     mat1: Tensor,
@@ -205,6 +209,7 @@ def addmm(
     return add_product(input, mat1, mat2, *factors, invariant, out_dtype)
 
 
+@repeating
 def bmm(
     input: Tensor,
     mat2: Tensor,

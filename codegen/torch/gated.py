@@ -13,11 +13,13 @@ from torch import Tensor
 from codegen.torch.activations import check_activation
 from codegen.torch.arguments import check_dense, check_k
 from codegen.torch.gated_operators import gated_product, gated_product_with_sums
+from codegen.torch.repeats import repeating
 from coordgraph import LaunchError
 
 __all__ = ["gated", "swiglu"]
 
 
+@repeating
 def gated(
     input: Tensor,
     weight: Tensor,
@@ -105,6 +107,7 @@ def _check_shapes(input: Tensor, weight: Any, bias: Tensor | None, offs: Tensor 
     check_k(input, weight)
 
 
+@repeating
 def swiglu(
     input: Tensor,
     gate_up: Tensor,

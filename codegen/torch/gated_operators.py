@@ -21,13 +21,15 @@ from codegen.torch.derivatives import (
     refused,
     total,
 )
-from codegen.torch.direct import DEVICES, direct, operator
+from codegen.torch.direct import direct, operator
 from codegen.torch.gated_arguments import shape_of_result, shape_of_sums
 from codegen.torch.gated_mapping import mapped, rule
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
 from codegen.torch.grouped import grouped_product
 from codegen.torch.mapping import in_front
 from codegen.torch.ops import cast_inputs, product
+from codegen.torch.plain import DEVICES
+from codegen.torch.repeats import uninitialized
 
 __all__ = ["gated_product", "gated_product_with_sums"]
 
@@ -80,7 +82,7 @@ def _gated_with_sums(
     Rows that belong to no group are 0 in both.
     """
     shape = shape_of_sums(a, b, bias, activation, ends)
-    sums = a.new_empty(shape) if ends is None else a.new_zeros(shape)
+    sums = uninitialized(a, shape, None) if ends is None else a.new_zeros(shape)
     return multiply_and_gate(a, b, bias, activation, ends, sums, invariant=invariant), sums
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from codegen.torch.activations import OF_UP, SUMS, gated, gradient, gradient_of_sums
 from codegen.torch.grouped import starts_of
 from codegen.torch.launching import has_rows, launch, launch_groups
+from codegen.torch.repeats import uninitialized
 from coordgraph.epilogue import EpilogueFunction
 
 __all__ = ["differentiate", "differentiate_product", "multiply_and_gate"]
@@ -64,7 +65,7 @@ def differentiate_product(
             for `multiply_and_gate`.
     """
     shape = (*a.shape[:-1], b.shape[-1])
-    found = a.new_empty(shape) if ends is None else a.new_zeros(shape)
+    found = uninitialized(a, shape, None) if ends is None else a.new_zeros(shape)
     of_gate, of_up = found.chunk(2, -1)
     epilogue = gradient(activation, biased=bias is not None)
     given: dict[str, Any] = {"grad": _with_rows(grad), OF_UP: of_up, **_biases(bias, b)}
@@ -82,7 +83,7 @@ def differentiate(grad: Tensor, sums: Tensor, activation: str) -> Tensor:
         sums: (…, 2n): gate in the first n columns, up in the last n columns.
         activation: the name of `act`.
     """
-    found = sums.new_empty(sums.shape)
+    found = uninitialized(sums, tuple(sums.shape), None)
     of_gate, of_up = found.flatten(0, -2).chunk(2, -1)
     gate, up = _with_rows(sums.flatten(0, -2)).chunk(2, -1)
     grad = _with_rows(grad.flatten(0, -2))

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from codegen.torch.derivatives import Derivatives, differentiable, total
-from codegen.torch.direct import DEVICES, direct, operator
+from codegen.torch.direct import direct, operator
 from codegen.torch.launching import multiply_groups
 from codegen.torch.mapping import one_by_one
 from codegen.torch.ops import cast_inputs, check_types
+from codegen.torch.plain import DEVICES
 from coordgraph import LaunchError
 
 __all__ = ["check_ends", "grouped_product", "starts_of"]

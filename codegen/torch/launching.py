@@ -8,6 +8,7 @@ import torch
 
 from codegen.call.matmul import grouped_matmul, matmul
 from codegen.torch.host import on_host
+from codegen.torch.repeats import uninitialized
 from coordgraph import LaunchError
 from coordgraph.epilogue import EpilogueFunction, epilogue
 from passes.lowering.architectures import ALIGNED_BYTES
@@ -48,7 +49,7 @@ def multiply(
     The result holds `dtype`, or the type of the factors if `dtype` is None.
     """
     if dtype not in (None, a.dtype):
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
+        out = uninitialized(a, (*a.shape[:-1], b.shape[-1]), dtype)
         return launch(a, b, alpha=alpha, invariant=invariant, out=out)
     if not a.is_cuda:
         return launch(a, b, alpha=alpha, invariant=invariant)
@@ -83,7 +84,7 @@ def multiply_and_add(
     c = c if c.dtype is dtype else c.to(dtype)
     if alpha == 0:
         return (c * beta).expand(m, n).contiguous()
-    out = None if dtype is a.dtype else a.new_empty(m, n, dtype=dtype)
+    out = None if dtype is a.dtype else uninitialized(a, (m, n), dtype)
     if c.dim() < 2 or c.shape[0] == 1:
         whole = c.dim() == 1 and c.shape[0] == n
         bias = (c if whole else c.reshape(-1).expand(n)).contiguous()

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from codegen.torch.direct import DEVICES
 from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from codegen.torch.ops import TYPES as PRODUCTS
+from codegen.torch.plain import DEVICES
 from coordgraph import LaunchError
 from coordgraph.validation import flag
 

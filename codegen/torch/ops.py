@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from codegen.torch.derivatives import Derivatives, differentiable, total
-from codegen.torch.direct import DEVICES, as_multiplied, cast, direct, operator
+from codegen.torch.direct import as_multiplied, cast, direct, operator
 from codegen.torch.launching import multiply, multiply_and_add
 from codegen.torch.mapping import in_front, without_axis
+from codegen.torch.plain import DEVICES
 from coordgraph import LaunchError
 
 __all__ = ["add_product", "cast_inputs", "check_types", "product"]

@@ -14,6 +14,7 @@ from codegen.torch.derivatives import differentiable, refused
 from codegen.torch.direct import direct, operator
 from codegen.torch.launching import launch
 from codegen.torch.mapping import one_by_one
+from codegen.torch.repeats import repeating, uninitialized
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES, dtype
 from coordgraph.epilogue import EpilogueFunction, epilogue, operand, quantize
@@ -30,6 +31,7 @@ WIDE = (torch.bfloat16, torch.float16, torch.float32)
 """The types that `bias` of `scaled_mm` may have, and its result if that has no 8-bit floats."""
 
 
+@repeating
 def scaled_mm(
     mat_a: Tensor,
     mat_b: Tensor,
@@ -263,7 +265,7 @@ def _scaled_mm(
         CodegenError: the GPU has no instructions for 8-bit floats.
     """
     shape = _check(a, b, scale_a, scale_b, bias, output_dtype)
-    out = a.new_empty(shape, dtype=output_dtype)
+    out = uninitialized(a, shape, output_dtype)
     axes = ("m" * (scale_a.shape[0] != 1), "n" * (scale_b.shape[0] != 1))
     added = "" if bias is None else dtype(str(bias.dtype).removeprefix("torch.")).name
     function = _epilogue(*axes, added, FACTORS.get(output_dtype, ""))

@@ -283,3 +283,37 @@ def test_opcheck():
     torch.library.opcheck(torch.ops.coordgraph.addmm.default, inputs, test_utils=checks)
     groups = normal(64, 128), normal(2, 128, 72), torch.tensor([20, 60]).int().cuda()
     torch.library.opcheck(torch.ops.coordgraph.grouped_mm.default, groups, test_utils=checks)
+
+
+def test_repeated_calls_only_launch(monkeypatch: pytest.MonkeyPatch):
+    """A repeated call is not checked, and reads the tensors it is given, also in a CUDA graph."""
+    import importlib
+
+    functions = importlib.import_module("codegen.torch.functions")
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("the call was checked")
+
+    def made(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    weight = torch.nn.Parameter(made(96, 128))
+    with torch.no_grad():
+        for _ in range(8):
+            functions.linear(made(2, 32, 128), weight, made(96))
+        x, bias = made(2, 32, 128), made(96)
+        with monkeypatch.context() as patch:
+            patch.setattr(functions, "check_dense", fail)
+            d = functions.linear(x, weight, bias)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = functions.linear(x, weight, bias)
+        right = torch.nn.functional.linear(x, weight, bias)
+        torch.testing.assert_close(d, right, rtol=2e-2, atol=2e-2)
+        x.copy_(made(2, 32, 128))
+        graph.replay()
+        right = torch.nn.functional.linear(x, weight, bias)
+        torch.testing.assert_close(captured, right, rtol=2e-2, atol=2e-2)
+    assert functions.linear(x, weight, bias).requires_grad
+    with torch.autocast("cuda", dtype=torch.float16):
+        assert functions.linear(x, weight, bias).dtype is torch.float16

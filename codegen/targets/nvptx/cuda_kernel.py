@@ -15,6 +15,7 @@ from codegen.call.arrays import Library, library, row_major, stream_handle
 from codegen.call.checks import check_call, problem_parameters
 from codegen.call.operands import Operands
 from codegen.call.overlap import check_overlap
+from codegen.call.seen_launches import saw_checked
 from codegen.call.views import TensorView, label, single
 from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, writes_nothing
 from codegen.kernel import Kernel
@@ -251,6 +252,7 @@ class CudaKernel(Kernel):
             check_overlap(views, self.graph.gemm.stored)
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         plan.launch(pointers, scalars, handle)
+        saw_checked()
         if away.waits:
             away.finish(handle)
         return (out, *(operands[name] for name in self._outputs)) if self._outputs else out
@@ -299,10 +301,8 @@ class CudaKernel(Kernel):
         if checked is None or any(pointer & LOW_BITS for pointer in pointers):
             return None
         if not self._default or others:
-            return RepeatedEpilogue(checked, self.graph, a, scalars)
-        if c is not None or beta:
-            return None
-        return RepeatedCall(checked, (a, b, out, offsets), self.graph.tensor("D").dtype)
+            return RepeatedEpilogue(checked, self, a, scalars)
+        return None if c is not None or beta else RepeatedCall(checked, self, (a, b, out, offsets))
 
     def _new(self, home: Library, like: Any, plan: Launches, tensor: str) -> Any:
         """A new array for D or another output, of the library of the array `like`."""

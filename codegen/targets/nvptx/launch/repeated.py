@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codegen.call.arrays import library, stream_handle
+from codegen.call.seen_launches import SeenLaunch, saw, thread
+from codegen.kernel import Kernel
 from codegen.targets.nvptx.launch.call import Launches, other_operands
 from codegen.targets.nvptx.launch.call_keys import LOW_BITS
-from coordgraph import KernelGraph
 from coordgraph.gemm import tensor_of
 
 __all__ = ["RepeatedCall", "RepeatedEpilogue"]
@@ -24,9 +25,9 @@ class RepeatedCall:
 
     Args:
         checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
+        kernel: the kernel, whose code is loaded as long as something refers to the kernel.
         arrays: A, B, `out` and `offsets` of the earlier call; `out` is None if it made a new array,
             and `offsets` is None without groups.
-        dtype: the element type of D.
     """
 
     __slots__ = (
@@ -34,15 +35,19 @@ class RepeatedCall:
         "_device",
         "_dtype",
         "_home",
+        "_kernel",
         "_new",
         "_shape",
         "_type_b",
         "_type_of_offsets",
     )
 
-    def __init__(self, checked: Launches, arrays: tuple[Any, Any, Any, Any], dtype: str) -> None:
+    def __init__(
+        self, checked: Launches, kernel: Kernel, arrays: tuple[Any, Any, Any, Any]
+    ) -> None:
         a, b, out, offsets = arrays
-        self._checked, self._home, self._dtype = checked, library(a), dtype
+        self._checked, self._kernel, self._home = checked, kernel, library(a)
+        self._dtype = kernel.graph.tensor("D").dtype
         self._device, self._type_b = a.device, b.dtype
         self._shape, self._new = checked.shapes["D"], out is None
         self._type_of_offsets = None if offsets is None else offsets.dtype
@@ -86,6 +91,9 @@ class RepeatedCall:
             return None
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         self._checked.launch(pointers, (alpha, 0.0), handle)
+        if thread.seen is not None:
+            made = (out,) if self._new else ()
+            saw(SeenLaunch(self._checked.launch, self._kernel, pointers, (alpha, 0.0)), made)
         return out
 
 
@@ -94,7 +102,7 @@ class RepeatedEpilogue:
 
     Args:
         checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
-        graph: the graph of the kernel.
+        kernel: the kernel, whose code is loaded as long as something refers to the kernel.
         a: the array A of the earlier call.
         scalars: the scalars of the earlier call, in the order of the epilogue's parameters.
     """
@@ -103,6 +111,7 @@ class RepeatedEpilogue:
         "_checked",
         "_has_c",
         "_home",
+        "_kernel",
         "_made_type",
         "_others",
         "_outputs",
@@ -111,11 +120,10 @@ class RepeatedEpilogue:
         "_stores_d",
     )
 
-    def __init__(
-        self, checked: Launches, graph: KernelGraph, a: Any, scalars: Sequence[float]
-    ) -> None:
+    def __init__(self, checked: Launches, kernel: Kernel, a: Any, scalars: Sequence[float]) -> None:
+        graph = kernel.graph
         epilogue = graph.gemm.epilogue
-        self._checked, self._home = checked, library(a)
+        self._checked, self._kernel, self._home = checked, kernel, library(a)
         self._scalars = tuple(o.name for o in epilogue.scalars)
         self._reads = [value != 0 for value in scalars]
         arguments = {tensor_of(o.name): o.name for o in epilogue.tensors}
@@ -177,4 +185,7 @@ class RepeatedEpilogue:
             return None
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         checked.launch(addresses, scalars, handle)
+        if thread.seen is not None:
+            every_new = (*made.values(), *((out,) if new else ()))
+            saw(SeenLaunch(checked.launch, self._kernel, addresses, scalars), every_new)
         return (out, *(every[name] for name in self._outputs)) if self._outputs else out
