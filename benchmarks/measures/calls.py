@@ -6,9 +6,9 @@
 The first figures are the microseconds that one call takes on the host. Calls are asynchronous, and
 the launch queue is kept short so that none waits for the GPU. PyTorch's functions, a compiled
 kernel `kernel(a, b, out=out)`, `codegen.matmul` and `codegen.torch.linear` are timed in turn, with
-an array `out` and with a new array for D, and with a bias. The second figures are the seconds
-from a graph to a loaded kernel, each in a new process: with empty caches, and from coordgraph's
-cache on disk.
+an array `out` and with a new array for D, with a bias, and with a gradient recorded. The second
+figures are the seconds from a graph to a loaded kernel, each in a new process: with empty caches,
+and from coordgraph's cache on disk.
 """
 
 from __future__ import annotations
@@ -114,15 +114,24 @@ def operands(size: Shape) -> tuple[Any, Any, Any]:
 def per_call(
     plan: Plan, size: Shape, target: str, rounds: int, step: Callable[[], None]
 ) -> list[Cost]:
-    """Time calls of PyTorch, of the kernel of a plan, and of this library, without gradients."""
+    """Time calls of PyTorch, of the kernel of a plan, and of this library.
+
+    Gradients are recorded only by the last two functions, whose weight requires one.
+    """
     import torch
 
     import codegen.torch
 
     a, b, out = operands(size)
     weight, bias = b.t(), out[0].clone()
+    parameter = torch.nn.Parameter(weight.detach())
     kernel = build(plan, gemm_of_layout("bf16", "nn"), target)
     linear = torch.nn.functional.linear
+
+    def recorded(function: Callable[..., object], *given: Any) -> object:
+        with torch.enable_grad():
+            return function(*given)
+
     calls: dict[str, Callable[[], object]] = {
         "torch.matmul": lambda: torch.matmul(a, b, out=out),
         f"kernel ({plan})": lambda: kernel(a, b, out=out),
@@ -131,6 +140,10 @@ def per_call(
         "codegen.matmul, new D": lambda: codegen.matmul(a, b),
         "F.linear with a bias": lambda: linear(a, weight, bias),
         "codegen.torch.linear with a bias": lambda: codegen.torch.linear(a, weight, bias),
+        "F.linear, gradient": lambda: recorded(linear, a, parameter, bias),
+        "codegen.torch.linear, gradient": lambda: recorded(
+            codegen.torch.linear, a, parameter, bias
+        ),
     }
     with torch.no_grad():
         return host_microseconds(calls, torch.cuda.synchronize, rounds, step=step)
