@@ -15,12 +15,24 @@ from typing import TypeAlias, TypeVar, cast
 from sympy import Expr, Integer, Symbol
 
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum
+from coordgraph.integers.intervals import (
+    Bound,
+    Interval,
+    both,
+    divided,
+    largest,
+    quotient_with_remainder,
+    reduced,
+    smallest,
+    xored,
+)
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
     Atom,
     Monomial,
     Polynomial,
     add,
+    by_key,
     negate,
     shared,
     to_polynomial,
@@ -28,8 +40,6 @@ from coordgraph.integers.polynomials import (
 )
 from coordgraph.integers.tables import Load, Search
 
-Bound: TypeAlias = int | None
-"""A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
@@ -60,25 +70,6 @@ class TableBounds:
     from_zero: bool = False
     step: int | None = 0
     found: Mapping[Symbol, Expr] = field(default_factory=dict[Symbol, Expr])
-
-
-def largest(a: Bound, b: Bound) -> Bound:
-    """The larger of two bounds; if only one of them is known, the known bound."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a if a > b else b
-
-
-def smallest(a: Bound, b: Bound) -> Bound:
-    """The smaller of two bounds; if only one of them is known, the known bound."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a if a < b else b
-
-
-def both(pick: Callable[[int, int], int], a: Bound, b: Bound) -> Bound:
-    """Apply ``pick`` (``min``, ``max``, …) to two bounds; None if one of the bounds is unknown."""
-    return None if a is None or b is None else pick(a, b)
 
 
 def assumed_lower(symbol: Expr) -> Bound:
@@ -112,6 +103,7 @@ class NumericBounds:
         self.tables = tables or {}
         self._lowers: dict[Atom, Bound] = {}
         self._uppers: dict[Atom, Bound] = {}
+        self._operands: dict[Atom, tuple[Interval, Interval]] = {}
         self._open: set[tuple[int, int, Atom]] = set()
         self.circular = False
         """True once bounds of two symbols depended on each other, or the recursion was too deep
@@ -149,7 +141,7 @@ class NumericBounds:
 
         def find() -> Bound:
             symbol = isinstance(target.expr, Symbol)
-            return self.symbol_lower(target) if symbol else self._bounds(target.expr)[0]
+            return self.symbol_lower(target) if symbol else self._bounds(target)[0]
 
         return self._once(self._lowers, target, find, lambda: assumed_lower(target.expr))
 
@@ -158,7 +150,7 @@ class NumericBounds:
 
         def find() -> Bound:
             symbol = isinstance(target.expr, Symbol)
-            return self.symbol_upper(target) if symbol else self._bounds(target.expr)[1]
+            return self.symbol_upper(target) if symbol else self._bounds(target)[1]
 
         return self._once(self._uppers, target, find, lambda: None)
 
@@ -190,11 +182,12 @@ class NumericBounds:
             self._open.discard(token)
         return found
 
-    def _bounds(self, target: Expr) -> tuple[Bound, Bound]:
+    def _bounds(self, atom: Atom) -> Interval:
+        target = atom.expr
         args = cast(tuple[Expr, ...], target.args)
         if isinstance(target, (FloorDiv, FloorMod)):
-            ranges = [self.interval_of(arg) for arg in args]
-            return (divided if isinstance(target, FloorDiv) else reduced)(*ranges)
+            x, d = self._operands[atom] = self.interval_of(args[0]), self.interval_of(args[1])
+            return (divided if isinstance(target, FloorDiv) else reduced)(x, d)
         if isinstance(target, (Minimum, Maximum, BitXor)):
             (al, ah), (bl, bh) = (self.interval_of(arg) for arg in args)
             if isinstance(target, Minimum):
@@ -213,7 +206,16 @@ class NumericBounds:
             return both(min, al, bl), both(max, ah, bh)
         return assumed_lower(target), None
 
-    def interval_of(self, expr: Expr) -> tuple[Bound, Bound]:
+    def operands(self, target: Atom) -> tuple[Interval, Interval] | None:
+        """The bounds of x and of d that gave the bounds of the atom ``x // d`` or ``x % d``.
+
+        None if the bounds of the atom are being computed, or need a deeper recursion than `_once`
+        allows.
+        """
+        self.lower(target)
+        return self._operands.get(target)
+
+    def interval_of(self, expr: Expr) -> Interval:
         """A numeric lower and a numeric upper bound of an expression; None for an unknown bound."""
         if isinstance(expr, Integer):
             return int(expr), int(expr)
@@ -285,6 +287,10 @@ class NumericBounds:
 
     def _find_numeric_minimum(self, p: Polynomial) -> Bound:
         best = self._shifted_minimum(p)
+        paid, rest = self._less_pairs(p)
+        if rest is not p:
+            low = self.numeric_minimum(rest)
+            best = largest(best, None if low is None else low - paid)
         negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
         if not negative:
             return best
@@ -308,6 +314,44 @@ class NumericBounds:
                 low = self._shifted_minimum(add(p, polynomial, ratio))
                 best = largest(best, None if low is None else low - ratio * limit)
         return best
+
+    def _less_pairs(self, p: Polynomial) -> tuple[int, Polynomial]:
+        """An upper bound of a sum of terms that ``p`` subtracts, and ``p`` without these terms.
+
+        The terms are pairs ``a*(x//e)`` and ``c*(z % d)`` with ``e >= d``, as in the number
+        ``x//d + c*(x % d)`` of a tile that is visited with a stride. The divisor e is d times
+        another size if x is a quotient, because the simplifier merges nested quotients. If there is
+        no pair, the result is 0 and ``p`` itself.
+        """
+        terms = [m[0] for m, c in p.items() if c < 0 and len(m) == 1]
+        remainders = [a for a in terms if isinstance(a.expr, FloorMod)]
+        quotients = [a for a in terms if isinstance(a.expr, FloorDiv)] if remainders else []
+        total, rest = 0, p
+        remainders.sort(key=by_key)
+        for quotient in sorted(quotients, key=by_key):
+            for remainder in remainders:
+                most = self._most_of_pair(quotient, -p[(quotient,)], remainder, -p[(remainder,)])
+                if most is not None:
+                    total += most
+                    rest = {m: c for m, c in rest.items() if m not in ((quotient,), (remainder,))}
+                    remainders.remove(remainder)
+                    break
+        return total, rest
+
+    def _most_of_pair(self, quotient: Atom, a: int, remainder: Atom, c: int) -> Bound:
+        """An upper bound of ``a*(x//e) + c*(z % d)``; None unless ``e >= d`` is known.
+
+        The bounds of x and d are those that gave the bounds of the two atoms: a search for better
+        ones, nested in the search that asks for this bound, could overflow Python's stack.
+        """
+        of_quotient, of_remainder = self.operands(quotient), self.operands(remainder)
+        if of_quotient is None or of_remainder is None:
+            return None
+        e, d = (to_polynomial(cast(Expr, atom.expr.args[1])) for atom in (quotient, remainder))
+        excess = self._shifted_minimum(add(e, d, -1))
+        if excess is None or excess < 0:
+            return None
+        return quotient_with_remainder(a, c, of_quotient[0][1], of_remainder[1])
 
     def _shifted_minimum(self, p: Polynomial) -> Bound:
         shifted = self._shifted(p)
@@ -384,44 +428,3 @@ class NumericBounds:
             # None if an atom may be negative.
             limit = smallest(limit, self.fact_maximum(monomial))
         return None if limit is None else max(limit, 0)
-
-
-def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    """Bounds (lower, upper) of the quotient ``x // d``, from (lower, upper) of x and of d."""
-    (xl, xh), (dl, dh) = x, d
-    if dl is None or dl < 1:
-        return None, None
-    low: Bound = None
-    if xl is not None:
-        low = xl // dl if xl < 0 else (0 if dh is None else xl // max(dh, dl))
-    high: Bound = None
-    if xh is not None:
-        high = xh // dl if xh >= 0 else (-1 if dh is None else xh // max(dh, dl))
-    return low, high
-
-
-def reduced(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    """Bounds (lower, upper) of the remainder ``x % d``, from (lower, upper) of x and of d."""
-    (xl, xh), (dl, dh) = x, d
-    if dl is None or dl < 1:
-        return None, None
-    high = None if dh is None else max(dh, dl) - 1
-    if xl is None or xl < 0:
-        return 0, high
-    if xh is not None and xh < dl:
-        return xl, max(xl, xh)
-    return 0, smallest(high, xh)
-
-
-def xored(al: Bound, ah: Bound, bl: Bound, bh: Bound) -> tuple[Bound, Bound]:
-    """Bounds of ``a ^ b``: at least 0, and less than the next power of two above both.
-
-    Args:
-        al, ah: the lower and the upper bound of a.
-        bl, bh: the lower and the upper bound of b.
-    """
-    if al is None or bl is None or al < 0 or bl < 0:
-        return None, None
-    if ah is None or bh is None:
-        return 0, None
-    return 0, (1 << max(ah, bh, 0).bit_length()) - 1

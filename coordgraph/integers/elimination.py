@@ -10,9 +10,10 @@ from typing import Protocol, TypeAlias
 
 from sympy import Expr
 
-from coordgraph.integers.bounds import Bound, SymbolBounds, largest, smallest
+from coordgraph.integers.bounds import SymbolBounds
 from coordgraph.integers.functions import Maximum, Minimum, Select
 from coordgraph.integers.guards import Guards, alternatives
+from coordgraph.integers.intervals import Bound, largest, smallest
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
     Atom,

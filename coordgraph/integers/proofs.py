@@ -13,18 +13,11 @@ from typing import cast
 
 from sympy import Expr, Symbol
 
-from coordgraph.integers.bounds import (
-    Bound,
-    Fact,
-    NumericBounds,
-    SymbolBounds,
-    TableBounds,
-    largest,
-    smallest,
-)
+from coordgraph.integers.bounds import Fact, NumericBounds, SymbolBounds, TableBounds
 from coordgraph.integers.elimination import FUEL, Elimination, SearchNode
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, floor_mod
 from coordgraph.integers.guards import Guards
+from coordgraph.integers.intervals import Bound, Interval, largest, smallest
 from coordgraph.integers.points import Points
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
@@ -154,6 +147,11 @@ class Prover(NumericBounds):
             return super().upper(target)
         self._uppers[target] = found = home.upper(target)
         return found
+
+    def operands(self, target: Atom) -> tuple[Interval, Interval] | None:
+        """The bounds of x and of d that gave the bounds of ``x // d`` or ``x % d``, or None."""
+        home = self.home(target)
+        return super().operands(target) if home is self else home.operands(target)
 
     def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
         """A lower bound of ``p``, or None; the search ends at a bound of ``goal`` or more."""

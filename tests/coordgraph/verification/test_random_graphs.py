@@ -43,6 +43,18 @@ def test_proofs_about_deeply_nested_bounds_end():
     assert not report.refuted, report
 
 
+def test_proofs_about_nested_quotients_and_remainders_end():
+    """The check of bounds ends on a small Hilbert order, whose indices contain such sums.
+
+    A search for the bounds of their operands inside each proof would overflow Python's stack.
+    """
+    order = "rasterize{width=2,snake=true,along=m,order=hilbert},longest-first,data-parallel"
+    problem = Gemm("f32", grouped=True, group_axis="k")
+    graph = Pipeline.parse(order)(problem.graph((3, 5, 7)), verify="structure")
+    report = graph.check(checks=["bounds"])
+    assert not report.refuted, report
+
+
 def test_all_schedules_orders_products_reductions_and_epilogues_are_drawn():
     rng = Random(3)
     gemms, _, pipelines = zip(*(choose(rng) for _ in range(400)), strict=True)
