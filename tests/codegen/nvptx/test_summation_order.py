@@ -27,7 +27,8 @@ from passes.lowering import LowerToTensorCores
 from tests.support.sampling import chosen, quick_cases
 
 K = 4096
-LOOP = "fragment.k"
+LOOPS = ("fragment.k", "small.fragment.k")
+"""The loops over k inside a k tile: of all tiles, and of the small ones of heterogeneous-tiles."""
 
 
 class Multiplies(NamedTuple):
@@ -51,7 +52,7 @@ def multiplies(graph: KernelGraph) -> Multiplies:
 
     def visit(op: Operation, loops: tuple[For, ...]) -> None:
         if isinstance(op, MultiplyShared | MultiplyFragments):
-            ascending = [loop for loop in loops if loop.dim == LOOP]
+            ascending = [loop for loop in loops if loop.dim in LOOPS]
             (loop,) = ascending
             assert (loop.start, loop.step) == (0, 1)
             # The loops inside the loop over k select registers of the accumulator: for each index
@@ -67,26 +68,28 @@ def multiplies(graph: KernelGraph) -> Multiplies:
 
     visit(graph.control.root, ())
     (only,) = found
-    assert step_along_k(graph) == only.depth
     tile = graph.coordinates["A.index.1"].size
     assert tile is not None
-    assert graph.coordinates[LOOP].size == tile / only.depth
+    for loop in (loop for loop in LOOPS if loop in graph.coordinates):
+        assert step_along_k(graph, loop) == only.depth
+        assert graph.coordinates[loop].size == tile / only.depth
     return only
 
 
-def step_along_k(graph: KernelGraph) -> int:
-    """Number of elements along k by which one iteration of the loop inside a k tile advances."""
+def step_along_k(graph: KernelGraph, loop: str) -> int:
+    """Number of elements along k by which one iteration of `loop`, inside a k tile, advances."""
     coordinates = graph.coordinates
-    (edge,) = (e for e in coordinates.edges_above(LOOP) if e.upstream[0].startswith("A."))
+    operand = loop.replace(LOOPS[0], "A.")
+    (edge,) = (e for e in coordinates.edges_above(loop) if e.upstream[0].startswith(operand))
     known = dict.fromkeys(edge.downstream, Integer(0))
     first, second = (
-        coordinates.reverse({**known, LOOP: Integer(at)}, ["A.index.1"])[0] for at in (0, 1)
+        coordinates.reverse({**known, loop: Integer(at)}, ["A.index.1"])[0] for at in (0, 1)
     )
     return int(second - first)
 
 
-def plans(segments: int) -> list[Plan]:
-    size = Gemm("bf16", m=300, n=1024, k=K, transpose_b=True)
+def plans(segments: int, transpose_b: bool) -> list[Plan]:
+    size = Gemm("bf16", m=300, n=1024, k=K, transpose_b=transpose_b)
     order = SummationOrder.of("wgmma", K, 64, segments)
     table = candidates(size, constants_of(), order=order)
     return [*dict.fromkeys(table.plan(row) for row in range(len(table)))]
@@ -97,7 +100,7 @@ def lowered(plan: Plan, transpose_b: bool) -> KernelGraph:
     return plan.lowering(plan.graph(Gemm("bf16", transpose_b=transpose_b)))
 
 
-EVERY = [(plan, turned) for s in (1, 2) for plan in plans(s) for turned in (True, False)]
+EVERY = [(plan, turned) for s in (1, 2) for turned in (True, False) for plan in plans(s, turned)]
 SAMPLE = EVERY[:: len(EVERY) // 10]
 
 
