@@ -34,7 +34,13 @@ from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tile_candidates import WIDE
 from passes.choosing.tiling_columns import Columns, Kernels, tiling_columns
 from passes.choosing.tuned_schedules import INTERLEAVED
-from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, WARPGROUP, swapped
+from passes.lowering.sm_90a.division import (
+    MMA_COLUMNS,
+    MMA_M,
+    MOST_ALONE_ADDING,
+    WARPGROUP,
+    swapped,
+)
 from passes.lowering.sm_90a.registers import MOST_ACCUMULATORS, too_many_rows
 from passes.schedules.data_parallel import DataParallel
 
@@ -312,6 +318,13 @@ def _cut(
     keep &= part_m % wide_m == 0
     keep &= part_n % lcm(problem.sums * MMA_COLUMNS, wide_n) == 0
     keep &= known[1] < 2 * max(n, UNIT_K)
+    if problem.sums > 1:
+        # A must be the left operand of wgmma, and an instruction has 8 columns or more of each sum,
+        # also where two warpgroups halve the columns.
+        halved = (part_m % (2 * MMA_M) > 0) & (known[6] == 1)
+        halved &= part_m * part_n > MOST_ALONE_ADDING * WARPGROUP
+        keep &= part_m % MMA_M == 0
+        keep &= ~halved | (part_n % (2 * problem.sums * MMA_COLUMNS) == 0)
     if problem.row_reductions:
         left_b = swapped(part_m, part_n, known[6])
         alone = part_m * part_n <= MOST_ACCUMULATORS * WARPGROUP

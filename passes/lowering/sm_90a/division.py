@@ -75,6 +75,9 @@ WARPGROUP, LANES = 128, 32
 """WARPGROUP: number of threads of a warpgroup. LANES: number of threads of a warp."""
 WARPS = WARPGROUP // LANES
 """Number of warps of a warpgroup: 4."""
+ACC_PART = "acc.part"
+"""The register coordinate that numbers the sums from which the epilogue computes an element of D,
+unless single columns for different sums alternate in B."""
 WARP = "warp.number"
 """The coordinate that is a warp's number in its workgroup."""
 REGISTERS = 65536

@@ -278,9 +278,11 @@ class LowerToHopper(Pass):
         with the most slots, is chosen.
         """
         by_matrices = _stored_type(graph.gemm).bits == MATRIX_BITS
-        if not self._by_boxes(graph) or not by_matrices or graph.gemm.sums > 1:
-            return ()
         gemm = graph.gemm
+        if not self._by_boxes(graph) or not by_matrices:
+            return ()
+        if any(BoxedStore.refuses(division, gemm) for division in divisions):
+            return ()
         if table_of_rows(graph, "D") or not gemm.epilogue.stores_d or not gemm.in_rows("D"):
             return ()
 
@@ -290,7 +292,7 @@ class LowerToHopper(Pass):
             boxes = sum(store.number for store in stores)
             return enough, -boxes, sum(store.slots for store in stores)
 
-        every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
+        every = BoxedStore.all(divisions, matrix(gemm, "D"), self._located(graph), gemm.sums)
         # If all boxes are larger than TMA allows, D is stored from registers.
         return max((s for s in every if all(store.fits_tma for store in s)), key=score, default=())
 

@@ -56,6 +56,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     - The workgroups of a cluster divide k, B is the left operand of wgmma, or a workgroup's part of
       a tile has more than `MOST_ROWS` rows.
     - The elements of a row of an operand or output are not adjacent, as in a transposed one.
+    - The epilogue computes an element of D from several sums.
     - Consumers are ping-pong warpgroups. If operands were in the ring, the next main loop could
       begin only after the previous epilogue, but ping-pong consumers are meant to overlap main
       loops with epilogues.
@@ -63,7 +64,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:
         return ()
-    if division.swapped or division.extent(0) > MOST_ROWS or gemm.by_elements:
+    if division.swapped or division.extent(0) > MOST_ROWS or gemm.by_elements or gemm.sums > 1:
         return ()
     found = [name for name, each in gemm.operands.items() if not each.optional]
     first = (

@@ -35,11 +35,12 @@ from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.elements import CHUNK_BYTES, ROW_BYTES
+from coordgraph.gemm import GemmProblem
 from coordgraph.integers import equal, index_symbol
 from passes.lowering.control import at, unrolled
 from passes.lowering.sm_90a.boxes import swizzle
 from passes.lowering.sm_90a.cuts import RowCopy, cuts, holds
-from passes.lowering.sm_90a.division import MMA_M, RANK, WARP, Division
+from passes.lowering.sm_90a.division import ACC_PART, MMA_M, RANK, WARP, Division
 from passes.lowering.sm_90a.maps import Maps, axis_of
 
 __all__ = [
@@ -71,6 +72,9 @@ DOWN = 2
 MOST_SLOTS = 4
 """Largest number of slots of shared memory, for one TMA box each, through which a warpgroup stores
 D."""
+MOST_OF_SUMS = 160
+"""Largest number of accumulator registers of a thread with which D is stored by boxes if the
+epilogue computes an element of D from several sums. Twelve kernels with 176 or 192 spilled."""
 MOST_ELEMENTS = 256
 """Largest number of elements of a TMA box along an axis (CUDA driver API,
 cuTensorMapEncodeTiled)."""
@@ -110,6 +114,9 @@ class BoxedStore:
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
         maps: the tensor maps that the kernel writes itself.
+        sums: number of sums from which the epilogue computes an element of D. The registers of a
+            wgmma instruction then hold first all columns for the first sum, in whose registers D
+            is, and then those for the other sums.
     """
 
     division: Division
@@ -120,6 +127,7 @@ class BoxedStore:
     matrix: tuple[str, ...] = ()
     located: tuple[str, ...] = ()
     maps: Maps = Maps(())  # noqa: RUF009 - Maps is frozen
+    sums: int = 1
 
     @classmethod
     def all(
@@ -127,6 +135,7 @@ class BoxedStore:
         divisions: Sequence[Division],
         matrix: tuple[str, ...] = (),
         located: tuple[str, ...] = (),
+        sums: int = 1,
     ) -> Iterator[tuple[BoxedStore, ...]]:
         """Yield all candidate ways to store D: both widths of TMA boxes, any number of slots.
 
@@ -142,12 +151,14 @@ class BoxedStore:
             matrix: 1-tuple of the coordinate that numbers the matrices of a batched D; else ().
             located: the coordinates that the scheduled graph computes for every output tile, such
                 as its group's number.
+            sums: number of sums from which the epilogue computes an element of D.
 
         Yields:
             One candidate: a tuple with a store for each of `divisions`.
         """
         for wide, most in product((False, True), range(1, MOST_SLOTS + 1)):
-            one = [cls(d, 1, wide, matrix=matrix, located=located) for d in divisions]
+            same: dict[str, Any] = {"matrix": matrix, "located": located, "sums": sums}
+            one = [cls(d, 1, wide, **same) for d in divisions]
             first = one[0].fitting(most)
             found = [first, *(store.fitting(most, first.own_room) for store in one[1:])]
             if all(store.slots < most for store in found):
@@ -189,13 +200,25 @@ class BoxedStore:
     @property
     def columns(self) -> int:
         """Number of elements of a row of a warpgroup's block of D, along D's contiguous axis."""
-        return MMA_M if self.division.swapped else self.division.share(1)
+        return MMA_M if self.division.swapped else self.division.share(1) // self.sums
 
     @property
     def box(self) -> int:
         """Number of elements of a row of a TMA box of D, along D's contiguous axis."""
         swizzled, wide = widths(self.columns)
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
+
+    @classmethod
+    def refuses(cls, division: Division, gemm: GemmProblem) -> bool:
+        """Whether the registers of D cannot be stored by boxes, because of the epilogue's sums.
+
+        The registers for one sum must be adjacent in a block of 64 rows: so one wgmma instruction
+        computes all of its columns, and single columns for different sums do not alternate. Larger
+        tiles than those of `MOST_OF_SUMS` registers store D from registers without a spill.
+        """
+        adjacent = gemm.part_width != 1 and division.pieces == 1 and not division.swapped
+        fits = division.accumulators <= MOST_OF_SUMS
+        return gemm.sums > 1 and not (adjacent and fits)
 
     @property
     def fits_tma(self) -> bool:
@@ -226,7 +249,7 @@ class BoxedStore:
         # If B is the left operand, the transposed result, n x 64, is one box of D.
         c.add(Register(own("store.m"), Integer(blocks), note="blocks of 64 rows"))
         c.add(Register(own("store.box"), Integer(boxes), note="boxes of a block"))
-        across = division.share(division.right) // boxes // self._span
+        across = division.share(division.right) // self.sums // boxes // self._span
         note = f"columns of {self._span} in a box"
         c.add(Register(own("store.n"), Integer(across), note=note))
         c.add(Lane(own("store.eighth"), Integer(2), note="8x8 matrices across"))
@@ -323,7 +346,10 @@ class BoxedStore:
         tiling = self.division.tiling
         own, shared = tiling.own, tiling.own(SHARED)
         registers = (own("store.m"), own("store.box"), own("store.n"))
-        fill = StoreFragment(tiling.accumulator, shared, registers, 2 * matrices, form)
+        part = (own(ACC_PART),) if self.sums > 1 else ()
+        held = (registers[0], *part, *registers[1:])
+        fill = StoreFragment(tiling.accumulator, shared, held, 2 * matrices, form)
+        first = {own("store.element"): 0, **dict.fromkeys(part, 0)}
         box = (self.box, self.rows, *(1 for _ in self.matrix))
         graph, maps = c.finish(), self.maps
         along = (axis_of(graph, axis, "D") for axis in ("D.1", "D.0"))
@@ -339,7 +365,7 @@ class BoxedStore:
             *((If(begins, (WaitStores(0),)),) if self.drained else ()),
             If(one, (WaitStores(self.slots - 1),)),
             barrier,
-            unrolled(c, registers[2:], at({own("store.element"): 0}, fill)),
+            unrolled(c, registers[2:], at(first, fill)),
             FenceShared(),
             barrier,
             *self._store_slot(c, one, at({**start, **place}, copy)),

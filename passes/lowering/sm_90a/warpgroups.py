@@ -31,7 +31,7 @@ from coordgraph.integers import equal, index_symbol
 from passes.lowering.control import Accumulator, at, tie_operands, unrolled
 from passes.lowering.multiplying import REGISTER_BYTES
 from passes.lowering.parts import tie_sums
-from passes.lowering.sm_90a.division import RANK, Division
+from passes.lowering.sm_90a.division import ACC_PART, RANK, Division
 
 __all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator"]
 
@@ -56,7 +56,7 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     half, pair, row, quad = (own(f"acc.{name}") for name in ("half", "pair", "row", "quad"))
     c.add(Register(block, Integer(division.blocks), note="blocks of 64 rows"))
     c.add(Register(piece, Integer(division.pieces), note="instructions side by side"))
-    part = "" if gemm.sums == 1 else pair if gemm.part_width == 1 else own("acc.part")
+    part = "" if gemm.sums == 1 else pair if gemm.part_width == 1 else own(ACC_PART)
     split = (part,) if part not in ("", pair) else ()
     if split:
         c.add(Register(part, Integer(gemm.sums), note="which sum of an element"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 
 import codegen
@@ -54,8 +56,7 @@ def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: di
     (multiply,) = {op.instruction for op in graph.control.of_kind(MultiplyShared)}
     columns = int(multiply.split("n")[1].split("k")[0])
     outer = [dim for dim in ("cluster.n", "warpgroup", "acc.p") if dim in c]
-    above = {edge for edge in c.edges_below("D.own.1")}
-    (over,) = above
+    (over,) = (edge for edge in c.edges_below("D.own.1") if "acc.n" in edge.downstream)
     ranges = {dim: range(c[dim].fixed_size if dim != "warpgroup" else 2) for dim in outer}
     if "warpgroup" not in over.downstream:
         ranges.pop("warpgroup")
@@ -150,14 +151,57 @@ def test_kernels_assemble_without_spills(
     assert_clean(assemble(ptx, "sm_90a"))
 
 
-def test_each_element_of_d_is_stored_once():
-    graph = lowered("stacked", True, (128, 128, 64), {}, DataParallel())
+@pytest.mark.parametrize(
+    ("parts", "tile", "options"),
+    [("interleaved", (128, 128, 64), {}), ("stacked", (64, 320, 64), {"consumers": "pingpong"})],
+)
+def test_d_is_stored_from_registers_of_one_sum(parts: str, tile: Any, options: dict[str, Any]):
+    """Without TMA where columns alternate, and where two instructions compute a row of D."""
+    graph = lowered(parts, True, tile, options, DataParallel())
     (store,) = graph.control.of_kind(StoreFragment)
     (apply,) = graph.control.of_kind(ApplyFragment)
     assert store.destination == "D"
-    assert store.width == apply.width == 2
-    assert apply.part == "acc.part"
-    assert apply.part in store.registers
+    part = "acc.pair" if parts == "interleaved" else "acc.part"
+    assert apply.part == part
+    assert part in store.registers
+    assert store.width == (1 if parts == "interleaved" else 2)
+
+
+@quick_cases(4)
+@every_tile
+@pytest.mark.parametrize("parts", [parts for parts in PARTS if parts != "interleaved"])
+def test_boxes_of_d_hold_registers_of_the_first_sum(parts: str, tile: Any, options: dict[str, Any]):
+    """stmatrix writes each element of D, and nothing else, to its place in a TMA box.
+
+    Matrix i of four takes its rows from lanes 8i to 8i + 7, and lane l has elements 2·(l mod 4) and
+    2·(l mod 4) + 1 of its row l // 4 (PTX ISA, "stmatrix").
+    """
+    graph = lowered(parts, True, tile, options, DataParallel())
+    c = graph.coordinates
+    (store,) = (op for op in graph.control.of_kind(StoreFragment) if op.form != "vector")
+    assert store.destination == "D.shared"
+    blocks, boxes, across = (c[f"store.{name}"].fixed_size for name in ("m", "box", "n"))
+    matrices = store.width // 2
+    registers = ("acc.m", "acc.p", "acc.part", "acc.n", "acc.half", "acc.pair")
+    sizes = [c[dim].fixed_size for dim in registers]
+    width = c["store.box.column"].fixed_size
+    warpgroup = {"warpgroup": 0}
+    seen: set[tuple[int, int]] = set()
+    for m, box, n, i, pair in product(*map(range, (blocks, boxes, across, matrices, 2))):
+        number = ((m * sizes[2] * boxes + box) * across + n) * store.width + 2 * i + pair
+        at = dict(zip(registers, map(int, np.unravel_index(number, sizes)), strict=True))
+        assert at["acc.part"] == 0
+        for lane in (0, 5, 31):
+            row, quad = divmod(lane, 4)
+            held = {**at, **warpgroup, "warp": 3, "acc.row": row, "acc.quad": quad}
+            of_d = tuple(map(int, c.reverse(held, ["D.own.0", "D.own.1"])))
+            eighth, half = divmod(i, 2)
+            place = {"warp": 3, "store.half": half, "store.row": row, "store.n": n}
+            place |= {"store.eighth": eighth, "store.element": 2 * quad + pair}
+            down, along = map(int, c.reverse(place, ["store.box.row", "store.box.column"]))
+            assert of_d == (64 * m + down, width * box + along)
+            seen.add((number, lane))
+    assert len(seen) == 3 * prod(sizes) // sizes[2]
 
 
 def refusal(*given: Any, **fields: Any) -> str:

@@ -24,6 +24,7 @@ from passes.choosing.plan import NO_CLUSTER
 from passes.choosing.plan_table import Table
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
+from tests.support.gated import swiglu
 from tests.support.sampling import cover, quick_cases
 
 H200 = constants_of()
@@ -57,6 +58,16 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
         table = Table.of([(problem, Plan(size, (m, n, k), consumers=consumers))])
         shape = Shape(replace(table, c_bytes=np.full(1, float(c_bytes))))
         assert shape.consumers[0] == division.team, (tile, m, n, k)
+
+
+def test_candidates_for_two_sums_can_be_lowered():
+    """Tiles of both sums of a gated product have rows that fill wgmma's left operand."""
+    problem = Gemm("bf16", transpose_b=True, epilogue=swiglu, m=3000, n=5000, k=2000)
+    plans = {replace(p, pipeline="", workgroups=None) for p in plans_of(candidates(problem, H200))}
+    graphs: dict[tuple[int, int, int], KernelGraph] = {}
+    for plan in sorted(plans, key=str)[::5]:
+        graph = graphs.setdefault(plan.tile, problem.graph(plan.tile))
+        assert plan.lowering.why_not(graph) is None, plan
 
 
 @pytest.mark.slow
