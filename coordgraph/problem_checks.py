@@ -239,9 +239,9 @@ def _check_outputs(gemm: Problem, function: EpilogueFunction, out: str) -> None:
         if output.reduce and (kind not in FLOATS or stored.name != kind):
             raise VerifyError(
                 f"Gemm: the epilogue {function.name} reduces {kind} for the output "
-                f"'{output.name}' of {stored}, but only f32 or f64 can be reduced, to an output of "
-                "that type; convert the value with ep.cast(value, to='f32'), and declare the "
-                "output without dtype"
+                f"'{output.name}' of {stored}, but a reduced value must be f32 or f64, and its "
+                "output must have the same type; convert the value with ep.cast(value, to='f32'), "
+                "and declare the output without dtype"
             )
         if output.reduce and gemm.diagonal:
             raise VerifyError(

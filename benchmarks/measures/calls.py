@@ -116,7 +116,7 @@ def per_call(
 ) -> list[Cost]:
     """Time calls of PyTorch, of the kernel of a plan, and of this library.
 
-    Gradients are recorded only by the last two functions, whose weight requires one.
+    Only the calls named `…, gradient` record an autograd graph: their weight is a `Parameter`.
     """
     import torch
 

@@ -12,10 +12,11 @@ that --plans, --schedules and --tiles give. A plan is a macro tile, optionally @
 M x N workgroups and @pingpong, and a pipeline of passes.
 
 Operands are normal random numbers in rotating buffers, which together exceed three times the L2
-cache. In every round each contender has one sample of CUDA-graph replays, in an order that rotates;
-the figures are medians over the rounds. Every result is checked first: D is filled with NaN, and
-sampled rows are compared with float64. With `--regime sustained` samples follow each other without
-pauses, so that the power limit lowers the clocks; with `burst` the GPU rests before every sample.
+cache. In every round each contender has one sample of CUDA-graph replays; the order rotates, and
+every second round runs in reverse. The figures are medians over the rounds. Every result is checked
+first: D is filled with NaN, and sampled rows are compared with float64. With `--regime sustained`
+samples follow each other without pauses, so that the power limit lowers the clocks; with `burst`
+the GPU rests before every sample.
 The roofline is a lower bound on a problem's time: the longer of the times to move each operand once
 and to execute all operations, at the rates of copying and multiplying measured on this GPU.
 """

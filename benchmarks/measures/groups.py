@@ -22,7 +22,8 @@ kernel if Triton is installed (the fastest of a few configurations for every pro
 coordgraph's kernels with the plans of --plans. All but cuBLAS read the groups' sizes from device
 memory in every launch. Operands are normal random numbers in rotating buffers, which together
 exceed three times the L2 cache. Every result is checked first: D is filled with NaN, and compared
-with float32. The figures are medians over rounds of CUDA-graph replays whose order rotates.
+with float32. The figures are medians over rounds of CUDA-graph replays; the order of contenders
+rotates, and every second round runs in reverse.
 """
 
 from __future__ import annotations

@@ -233,9 +233,10 @@ def sample_in_rounds(
 ) -> list[list[float]]:
     """Take one sample of each contender in every round.
 
-    The first contender of a round is the next one of the round before, and every second round runs
-    backwards. So no contender always follows the same other one, whose power decides how warm the
-    GPU is and thus its clock.
+    Each round begins with the contender after the one that began the round before it, and every
+    second round runs in reverse order. So no contender always runs just after the same other
+    contender. This matters because the power that one contender draws affects the GPU's temperature
+    and clock while the next one runs.
 
     Args:
         samplers: one sampler for each contender.

@@ -103,7 +103,7 @@ def first_launch(
         from codegen.call.tuning import tune_plans
 
         tune_plans(call.request, call.views, stream)
-        repeated_functions.clear()  # they launch the plans that were the best before
+        repeated_functions.clear()  # its entries launch plans chosen before tuning
     try:
         (d,) = try_plans(call.request, plan, launch, first=serving and serving.plan)
     # The second part of the error's message is left out: it advises callers of kernels to change

@@ -22,8 +22,9 @@ prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared, Repeat
 """The epilogue of a call, how to launch the call, and a function of `Prepared.repeated` or None, by
 `quick_key`, which is fast to compute."""
 repeated_functions = LRUCache[Hashable, Callable[[Any], Any]](MOST_CALLS)
-"""How to launch a call of a function that makes one such call, by a key of the function's own
-arguments: a function of the list of its tensors. `codegen.torch.repeats` makes the entries."""
+"""For each key of a function and its arguments: a function of the list of tensors among the
+arguments. It launches the kernel that an earlier call with this key launched, or returns None if it
+launches nothing. `codegen.torch.repeats` makes the entries."""
 
 
 def forget_prepared() -> None:

@@ -93,7 +93,7 @@ def _graphs(
         if len(files) != 2:
             given = "1 graph is" if len(files) == 1 else f"{len(files)} graphs are"
             raise typer.BadParameter(
-                f"{given} given, but two are compared; give two, or with --pass one or none"
+                f"{given} given, but two are compared; give two, or at most one with --pass"
             )
         if files == ["-", "-"]:
             raise typer.BadParameter(

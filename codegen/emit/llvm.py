@@ -72,8 +72,8 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
     if not _is_known(found.assembled_as):
         raise CodegenError(
             f"{architecture}: LLVM {'.'.join(map(str, llvm.llvm_version_info))} knows no GPU "
-            f"'{found.assembled_as}'; register the architecture with isa= a name that it knows, "
-            "such as isa='sm_86'"
+            f"'{found.assembled_as}'; register the architecture with isa= the name of a GPU that "
+            "LLVM knows, such as isa='sm_86'"
         )
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     return target.create_target_machine(cpu=found.assembled_as, features=f"+ptx{version}", opt=3)

@@ -109,8 +109,8 @@ def cast(x: Any, to: torch.dtype, device: str) -> Any:
 def as_multiplied(x: Tensor) -> Tensor:
     """`x` in the type to which a region of `torch.autocast` casts it; without a region, `x`.
 
-    The operators cast, too. It is done before them where their arguments go through PyTorch's own
-    operators or through checks of types first.
+    The operators of this package cast their arguments, too. Callers cast with this function first
+    if the arguments go through PyTorch's own operators or through checks of types before that.
     """
     device = x.device.type
     enabled = device in plain.DEVICES and torch.is_autocast_enabled(device)

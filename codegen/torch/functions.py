@@ -96,7 +96,7 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
     if batch != b.shape[:-2]:
         check_broadcast(a, b)
         batch = torch.broadcast_shapes(batch, b.shape[:-2])
-        # PyTorch has no sum of float8, which the gradient of `expand` would be without this cast.
+        # Without this cast, the gradient of `expand` would sum float8, which PyTorch cannot.
         a, b = as_multiplied(a), as_multiplied(b)
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 1:

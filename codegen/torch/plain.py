@@ -1,4 +1,8 @@
-"""What plain tensors and plain threads are: nothing in PyTorch must see or change their calls."""
+"""Tells tensors and threads whose calls may bypass PyTorch's dispatcher from all others.
+
+A *plain* tensor is a dense tensor of no subclass on a CPU or a CUDA GPU, outside of transforms. A
+*plain* thread is in no mode, transform or trace of PyTorch, and computes no tangents.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ def dispatch_keys(x: Tensor) -> int:
 
 
 def is_plain_thread() -> bool:
-    """Whether this thread is in no mode, no transform, no trace, and computes no tangents.
+    """Whether this thread is in no mode, transform or trace of PyTorch, and computes no tangents.
 
     Dynamo cannot trace this function, so callers ask `torch.compiler.is_compiling` first.
     """

@@ -208,8 +208,9 @@ class Locate(Operation):
     """Compute the indices along `dims` once, from the coordinate graph, and bind them in the body.
 
     In the body, expressions contain the dimensions' symbols instead of the full index expressions.
-    With an empty body, only table entries are read: later operations that need the same entries
-    reuse the values. In an unrolled loop, an entry is read for each iteration.
+    With an empty body, the operation only loads the table entries that the indices depend on, and
+    later operations that need these entries reuse the loaded values. Inside an unrolled loop, it
+    loads the entries of every iteration.
 
     Args:
         dims: the ids of the dimensions, in order; an index may depend on dimensions before it.

@@ -319,9 +319,9 @@ class NumericBounds:
         """An upper bound of a sum of terms that ``p`` subtracts, and ``p`` without these terms.
 
         The terms are pairs ``a*(x//e)`` and ``c*(z % d)`` with ``e >= d``, as in the number
-        ``x//d + c*(x % d)`` of a tile that is visited with a stride. The divisor e is d times
-        another size if x is a quotient, because the simplifier merges nested quotients. If there is
-        no pair, the result is 0 and ``p`` itself.
+        ``x//d + c*(x % d)`` of a tile that is visited with a stride. If x is a quotient ``y//s``,
+        the simplifier merges ``(y//s)//d`` into ``y//(s*d)``, so e is ``s*d``. If there is no pair,
+        the result is 0 and ``p`` itself.
         """
         terms = [m[0] for m, c in p.items() if c < 0 and len(m) == 1]
         remainders = [a for a in terms if isinstance(a.expr, FloorMod)]
@@ -341,8 +341,9 @@ class NumericBounds:
     def _most_of_pair(self, quotient: Atom, a: int, remainder: Atom, c: int) -> Bound:
         """An upper bound of ``a*(x//e) + c*(z % d)``; None unless ``e >= d`` is known.
 
-        The bounds of x and d are those that gave the bounds of the two atoms: a search for better
-        ones, nested in the search that asks for this bound, could overflow Python's stack.
+        The bounds of x and d are those from which the bounds of the two atoms were computed. A
+        search for better bounds is avoided: it would be nested in the search that needs this bound,
+        and could overflow Python's stack.
         """
         of_quotient, of_remainder = self.operands(quotient), self.operands(remainder)
         if of_quotient is None or of_remainder is None:

@@ -1,4 +1,4 @@
-"""Error messages for workspace slots out of bounds, or whose sends and receives do not match."""
+"""Error messages for workspace slots: out of bounds, or with sends that match no receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Cache` estimates which k tiles of A and B the L2 cache still holds, by the bytes read since.
+"""`Cache` estimates which k tiles of A and B the L2 cache holds, by the bytes read after each.
 
 A *panel* is the part of A that one row of output tiles reads, or the part of B that one column of
 output tiles reads. The k tiles of a panel are read from DRAM one after another. A k tile stays in

@@ -26,7 +26,7 @@ from tests.fuzz_torch.trial import FINDINGS, Outcome, Result, attempt
 __all__ = ["in_processes"]
 
 CALLS = 500
-"""How many calls a process tries. Each leaves about 3 MB of kernels and proofs in its memory."""
+"""How many calls a process tries. Each call leaves about 3 MB of kernels and proofs in memory."""
 
 
 def in_processes(
@@ -36,12 +36,13 @@ def in_processes(
 ) -> int:
     """Try calls in `given.jobs` processes, print the outcomes' counts, and return the exit status.
 
-    A process that dies is a finding, too. A new process tries the calls that it left.
+    A process that crashes is a finding, too. A new process tries the crashed one's other calls.
 
     Args:
         given: the arguments of the command line.
         make: a function of a seed and a number that returns a call to try.
-        compare: a function of a call and a device that compares the call with PyTorch's.
+        compare: a function of a call and a device that makes the call and compares its result with
+            PyTorch's.
     """
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
@@ -85,7 +86,7 @@ def in_processes(
 
 
 def _remains(given: argparse.Namespace, number: int, until: float) -> bool:
-    """Whether call `number` is to be tried: it is one of `given.count`, or there is time left."""
+    """Whether call `number` is below `given.count`, or, without a count, whether time is left."""
     return number < given.count if given.count else time.monotonic() < until
 
 
@@ -101,7 +102,7 @@ def _try_calls(
 ) -> None:
     """Try every `given.jobs`-th call, beginning with call `number`, and store counts of outcomes.
 
-    The process ends after `CALLS` calls, so that a new one, without kernels, tries the others.
+    The process ends after `CALLS` calls. A new process, whose memory has no kernels, tries others.
 
     Args:
         given, make, compare: the arguments of `in_processes`.

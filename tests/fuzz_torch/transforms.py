@@ -15,7 +15,7 @@ SCALES = (1.0, 0.5, 2.0)
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:
-    """Stack tensors without autocast, in which `torch.stack` refuses or casts some types."""
+    """Stack tensors outside of autocast, under which `torch.stack` refuses or casts some types."""
     with torch.autocast(tensors[0].device.type, enabled=False):
         return torch.stack(tensors)
 

@@ -121,8 +121,8 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
             return _compare(case, device, ours, None)
         return Result(Outcome.TOO_LAX, f"PyTorch: {theirs.error!r}")
     if not isinstance(ours.error, CoordGraphError):
-        # PyTorch's product was not called, but PyTorch may also raise errors before and after it,
-        # and in products that `use_kernels` leaves to it.
+        # `_run` does not call PyTorch's product if it would end the process. So an error that
+        # PyTorch raises in coordgraph's run, outside of coordgraph's functions, is no finding.
         skipped = _asserts(case, device) and not _passes_library(ours.error)
         if type(ours.error) is type(theirs.error) or skipped:
             return Result(Outcome.BOTH_REFUSED)
@@ -151,9 +151,9 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
 
 
 def _passes_library(error: Exception) -> bool:
-    """Whether a function of the library called what raised `error`.
+    """Whether the traceback of `error` contains a function of coordgraph.
 
-    Calls that `use_kernels` passes on to PyTorch do not count.
+    The method of `use_kernels` that passes calls on to PyTorch does not count.
     """
     root = str(Path(cgt.__file__).parents[1])
     frames = [x for x in traceback.extract_tb(error.__traceback__) if x.filename.startswith(root)]
@@ -288,7 +288,7 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
 
 
 def _compare_exact(case: Case, ours: Ran) -> Result:
-    """Compare coordgraph's result and gradients with float64."""
+    """Compare coordgraph's result and gradients with a reference computed in float64."""
     assert ours.d is not None
     try:
         exact, size = (_exact(case, ours.d.dtype, absolute=x) for x in (False, True))

@@ -47,7 +47,7 @@ def normal(kind: str, *shape: int, seed: int = 0) -> Any:
 def compiled(target: str, schedule: Pass, gemm: cg.Gemm) -> Any:
     """A kernel for a GPU target; 'native' stands for the target of this machine's GPU.
 
-    A tile has 128 bytes of k: two stages of twice as many do not fit in the shared memory of sm_89.
+    A k tile is 128 bytes deep: two stages of 256 bytes exceed the shared memory of sm_89.
     """
     depth = 128 if gemm.dtype in TYPES else 64
     return codegen.compile(schedule(gemm.graph((128, 128, depth))), target)

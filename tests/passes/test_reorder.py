@@ -1,4 +1,4 @@
-"""`Reorder` visits tiles in column-major order or with a stride, and finds them cheaply."""
+"""`Reorder` visits tiles in column-major order or with a stride: no division finds a tile."""
 
 from __future__ import annotations
 

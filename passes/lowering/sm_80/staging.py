@@ -160,9 +160,9 @@ class Operand:
             workitems: number of threads that copy a tile.
             vector: number of elements that one copy moves.
             thread: the coordinate that numbers these threads.
-            grouped: what to do if a thread makes more copies than can be unrolled: True for a loop
-                over groups of unrolled copies, False for a loop over single copies.
-            most: largest number of a thread's copies that are unrolled.
+            grouped: what to do if a thread makes more than `most` copies: True for a loop over
+                groups of unrolled copies, False for a loop over single copies.
+            most: the largest number of copies of one thread that are all unrolled.
 
         Returns:
             The operation that copies one tile.

@@ -11,8 +11,9 @@ proxy. So a thread waits until its copies for a stage are complete, executes a p
 then arrives at the stage's mbarrier (PTX ISA, "Async proxy"). It arrives a few steps late, so that
 the copies of several stages are in flight at the same time.
 
-A thread copies parts of the same rows for every k tile of a macro tile. So it reads the indices of
-its rows from the table once, before the loop over k tiles, and keeps them in registers.
+A thread copies parts of the same rows for every k tile of a macro tile. So a thread that has at
+most `MOST_ROWS` rows reads their indices from the table once, before the loop over k tiles, and
+keeps them in registers.
 """
 
 from __future__ import annotations
@@ -84,11 +85,15 @@ class Gatherers:
         table = table_of_rows(graph, "A")
         edges = (edge for edge in graph.coordinates.edges if isinstance(edge, Gather))
         self.rows = tuple(edge.upstream[0] for edge in edges if edge.table == table)
-        """The dimension of A whose indices a table lists."""
+        """The dimensions of A whose indices a table lists; none if A's rows are not gathered."""
         self.division, self.stages, self.late = division, stages, min(MOST_LATE, stages - 2)
 
     def copies(self, c: CoordinateEditor, tile: Operand) -> Operation:
-        """Add the edges from positions in a tile of A to the gatherers' threads; copy one tile."""
+        """Add the edges from positions in a tile of A to the gatherers' threads.
+
+        Returns:
+            The operation by which these threads copy one tile.
+        """
         chunk = self.division.kind.chunk
         return tile.copy(c, self.threads, chunk, THREAD, grouped=True, most=MOST_ROWS)
 
@@ -183,9 +188,10 @@ class Gatherers:
 
 
 def _once_for_each_row(copies: Operation, rows: tuple[str, ...]) -> Body:
-    """Compute the rows' indices in A before the loop over k tiles, for each copy of a k tile.
+    """Operations that load the row index of each copy from the table, before the loop over k tiles.
 
-    The result is () if the copies are not all unrolled: then a thread has too many rows.
+    The result is () if the copies are not all unrolled, because a thread has more than `MOST_ROWS`
+    rows: it then loads the indices for each k tile.
 
     Args:
         copies: the copies of one k tile, in loops.

@@ -111,7 +111,7 @@ class Turns:
         )
 
     def counted(self, body: Body) -> Operation:
-        """Wrap `body` in a counter, from 0, of work units (output tiles or segments)."""
+        """Wrap `body` in a `Counter` that numbers work units (output tiles or segments) from 0."""
         return Counter(ITEM, body)
 
     def assign(self, body: Body) -> Body:

@@ -55,7 +55,7 @@ def test_hopper_gathers_by_two_warps(case: int):
 
 @pytest.mark.parametrize(("case", "again"), [(0, 0), (4, 0), (5, 8)])
 def test_row_indices_are_read_once_for_a_tile(case: int, again: int):
-    """If a thread has at most 16 rows, it reads no row index between a wait and the copies."""
+    """A thread with at most 16 rows reads no row index between waiting for a stage and copying."""
     schedule, tile, options = LOWERINGS[case]
     gemm = Gemm("bf16", transpose_b=True, gathered_rows=True)
     lowering = LowerToHopper(**options)

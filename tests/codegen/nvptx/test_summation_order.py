@@ -28,7 +28,7 @@ from tests.support.sampling import chosen, quick_cases
 
 K = 4096
 LOOPS = ("fragment.k", "small.fragment.k")
-"""The loops over k inside a k tile: of all tiles, and of the small ones of heterogeneous-tiles."""
+"""Coordinates of loops inside a k tile: of macro tiles, and of heterogeneous-tiles' small ones."""
 
 
 class Multiplies(NamedTuple):

@@ -99,7 +99,7 @@ def test_vmap(torch: Any, make: Make):
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 @pytest.mark.parametrize("alpha", [0, 2])
 def test_autocast_in_vmap(torch: Any, make: Make, alpha: int, kind: str):
-    """Mapped tensors are cast as others are, also of unlike types, and if alpha is 0."""
+    """Autocast casts tensors that vmap maps like others, also if types differ or alpha is 0."""
     import codegen.torch as cgt
 
     c = make(3, 6, dtype=getattr(torch, kind))

@@ -44,9 +44,10 @@ def test_proofs_about_deeply_nested_bounds_end():
 
 
 def test_proofs_about_nested_quotients_and_remainders_end():
-    """The check of bounds ends on a small Hilbert order, whose indices contain such sums.
+    """The check `bounds` ends on a small Hilbert order: its indices sum quotients and remainders.
 
-    A search for the bounds of their operands inside each proof would overflow Python's stack.
+    A search for bounds of the dividends and divisors inside each proof would overflow Python's
+    stack.
     """
     order = "rasterize{width=2,snake=true,along=m,order=hilbert},longest-first,data-parallel"
     problem = Gemm("f32", grouped=True, group_axis="k")
