@@ -1,4 +1,4 @@
-"""Repeated calls of functions of `codegen.torch` launch at once, if nothing else must see them."""
+"""Repeated calls of `codegen.torch` only launch, unless PyTorch must see or change the calls."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def made(torch: Any, name: str) -> tuple[Callable[..., Any], list[Any], dict[str
 
 
 def only_launched(work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Call `work`, in which a function of `codegen.torch` that checks its tensors would fail."""
+    """Call `work` while the functions of `codegen.torch` that check tensors raise an error."""
     functions, gated = (import_module(f"codegen.torch.{x}") for x in ("functions", "gated"))
 
     def fail(*_: Any) -> None:
@@ -102,7 +102,7 @@ def test_a_repeated_call_is_only_launched(
     assert again.data_ptr() != found.data_ptr()
 
 
-def linear_three_times(torch: Any) -> list[Any]:
+def repeated_linear(torch: Any) -> list[Any]:
     """Make a call of `linear` so often that it is only launched, and return its arguments."""
     import codegen.torch as cgt
 
@@ -131,7 +131,7 @@ def test_other_layouts_and_options(torch: Any, launches: Launches, name: str):
     """A call that differs launches what it launches without earlier calls."""
     import codegen.torch as cgt
 
-    given, options = CHANGES[name](torch, linear_three_times(torch))
+    given, options = CHANGES[name](torch, repeated_linear(torch))
     d = cgt.linear(*given, **options)
     checked, pointers, scalars, _ = launches.made[-1]
     forget_prepared()
@@ -140,14 +140,14 @@ def test_other_layouts_and_options(torch: Any, launches: Launches, name: str):
     assert checked.function is first.function
     assert tuple(scalars) == tuple(first_scalars)
     assert (d.shape, d.dtype) == (expected.shape, expected.dtype)
-    if name != "bias with gaps":  # which is copied
+    if name != "bias with gaps":  # such a bias is copied
         assert pointers[:3] == first_pointers[:3]
     if name != "invariant" and name != "unaligned input":
         assert given[0].data_ptr() == pointers[0]
 
 
 def test_types_of_options_are_compared(torch: Any):
-    """The number 1 is no flag, also after calls with True, which is equal to 1."""
+    """A call with the number 1 does not repeat calls with True, although both are equal."""
     import codegen.torch as cgt
 
     a, b = random(torch, M, K), random(torch, K, N)
@@ -159,10 +159,10 @@ def test_types_of_options_are_compared(torch: Any):
 
 
 def test_gradients(torch: Any, launches: Launches, monkeypatch: pytest.MonkeyPatch):
-    """A gradient is recorded after calls without one; its forward pass is only launched, too."""
+    """After calls without a gradient, a call records one, and its forward pass only launches."""
     import codegen.torch as cgt
 
-    x, w, bias = linear_three_times(torch)
+    x, w, bias = repeated_linear(torch)
     weight = torch.nn.Parameter(w)
     for _ in range(8):
         assert cgt.linear(x, weight, bias).requires_grad
@@ -213,7 +213,7 @@ def of_a_subclass(torch: Any, call: Any, x: Any) -> Any:
 
 def compiled(torch: Any, call: Any, x: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(torch.Tensor, "is_cuda")  # Dynamo does not know this one
+        patch.delattr(torch.Tensor, "is_cuda")  # Dynamo cannot trace the patched `is_cuda`
         return torch.compile(call, backend="eager", fullgraph=True)(x)
 
 
@@ -223,10 +223,10 @@ def compiled(torch: Any, call: Any, x: Any) -> Any:
     [vmapped, with_tangents, in_function_mode, in_dispatch_mode, of_a_subclass, compiled],
 )
 def test_calls_for_the_dispatcher(torch: Any, way: Callable[..., Any]):
-    """After calls that are only launched, PyTorch's dispatcher still sees what it must see."""
+    """PyTorch's dispatcher sees calls in transforms and modes, also after calls bypassed it."""
     import codegen.torch as cgt
 
-    x, w, bias = linear_three_times(torch)
+    x, w, bias = repeated_linear(torch)
     assert not dispatched(torch, lambda: cgt.linear(x, w, bias))
     assert dispatched(torch, lambda: way(torch, lambda x: cgt.linear(x, w, bias), x))
     assert not dispatched(torch, lambda: cgt.linear(x, w, bias))
@@ -239,7 +239,7 @@ def test_autocast(torch: Any, monkeypatch: pytest.MonkeyPatch):
 
     cast = direct.cast
 
-    given = linear_three_times(torch)
+    given = repeated_linear(torch)
     before = torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)  # torch.autocast would need a GPU
     torch.set_autocast_dtype("cuda", torch.float16)
@@ -255,14 +255,14 @@ def test_autocast(torch: Any, monkeypatch: pytest.MonkeyPatch):
 def test_fake_tensors(torch: Any):
     import codegen.torch as cgt
 
-    given = linear_three_times(torch)
+    given = repeated_linear(torch)
     with torch._subclasses.FakeTensorMode() as mode:
         fake = [mode.from_tensor(x) for x in given]
         assert type(cgt.linear(*fake)) is type(fake[0])
 
 
 def test_one_tensor_given_twice(torch: Any, launches: Launches):
-    """Calls with one tensor as both factors do not decide which addresses other calls launch."""
+    """Each call multiplies its own tensors, also after calls with one tensor as both factors."""
     import codegen.torch as cgt
 
     x = random(torch, K, K)
@@ -275,7 +275,7 @@ def test_one_tensor_given_twice(torch: Any, launches: Launches):
 
 
 def test_functions_that_do_more_than_launch(torch: Any, launches: Launches):
-    """A call that writes `out`, or sums products by PyTorch, is never only launched."""
+    """A call that writes `out`, or adds a bias or fills zeros by PyTorch, computes all of that."""
     import codegen.torch as cgt
 
     a, b, out = random(torch, M, K), random(torch, K, N), random(torch, M, N)
@@ -293,10 +293,10 @@ def test_functions_that_do_more_than_launch(torch: Any, launches: Launches):
 def test_a_launch_that_fails_is_reported(
     torch: Any, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ):
-    """The error is the one of `codegen.matmul`."""
+    """A call whose launch fails raises the error that `codegen.matmul` raises."""
     import codegen.torch as cgt
 
-    given = linear_three_times(torch)
+    given = repeated_linear(torch)
 
     def fail(*_: Any) -> None:
         raise CodegenError("no launch")
@@ -309,8 +309,8 @@ def test_a_launch_that_fails_is_reported(
 
 
 def test_a_block_of_warm_calls_forgets_repeated_calls(torch: Any):
-    """So all calls of the block are recorded, of which the kernels to build are known."""
-    linear_three_times(torch)
+    """`warm_calls` records the calls of its block, and calls that only launch are not recorded."""
+    repeated_linear(torch)
     assert len(repeated_functions)
     codegen.warm_calls().__enter__()
     from codegen.call import recorded_calls
@@ -335,7 +335,7 @@ def test_calls_with_other_stream(torch: Any, launches: Launches, monkeypatch: py
 
 
 def test_the_kernel_is_kept(torch: Any, monkeypatch: pytest.MonkeyPatch):
-    """The code of a kernel is unloaded when nothing refers to the kernel: a repeated call does."""
+    """An entry of `repeated_functions` keeps its kernel, whose code would be unloaded without."""
     from gc import collect
     from weakref import ref
 
@@ -350,7 +350,7 @@ def test_the_kernel_is_kept(torch: Any, monkeypatch: pytest.MonkeyPatch):
         return called(self, *given, **options)
 
     monkeypatch.setattr(CudaKernel, "__call__", call)
-    given = linear_three_times(torch)
+    given = repeated_linear(torch)
     prepared_calls.prepared_calls.clear()
     prepared_calls.prepared_epilogues.clear()
     build.forget()
