@@ -1,7 +1,8 @@
 """Tells tensors and threads whose calls may bypass PyTorch's dispatcher from all others.
 
-A *plain* tensor is a dense tensor of no subclass on a CPU or a CUDA GPU, outside of transforms. A
-*plain* thread is in no mode, transform or trace of PyTorch, and computes no tangents.
+A *plain* tensor is a dense `Tensor` or `Parameter`, but of no other subclass, on a CPU or a CUDA
+GPU, and not wrapped by a transform such as vmap. A *plain* thread is in no mode, transform or trace
+of PyTorch, and computes no tangents.
 """
 
 from __future__ import annotations
