@@ -55,8 +55,13 @@ def compare(torch: Any, found: Any, right: Any) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-# torch.export itself calls deprecated functions, which warn.
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+# torch.export itself calls deprecated functions, which warn. PyTorch 2.11 warns, at the first load
+# of a process, that torch.export.load makes tensors of read-only bytes, to which nothing writes.
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning",
+    "ignore::DeprecationWarning",
+    "ignore:The given buffer is not writable:UserWarning",
+)
 def test_export(torch: Any, strict: bool):
     """A program exported by `torch.export` takes all sizes, also after it was saved and loaded."""
     model, dim = every_operator(torch), torch.export.Dim
