@@ -129,9 +129,10 @@ class Kernel(ABC):
         instead. Its caller makes sure that the arguments are those of the earlier call, except for
         addresses of arrays, values of numbers, and the stream: the same arguments are left out, and
         arrays have the same shapes, strides, types and devices. For kernels with the default
-        epilogue, the caller need not compare the type and device of B, the shape and device of
-        `out`, and of `offsets` all but the shape. The function checks alignments, overlapping
-        memory, and which numbers are 0.
+        epilogue, the caller need not compare the type and device of B, the shape, type and device
+        of C, the shape and device of `out`, and of `offsets` all but the shape; but beta must be a
+        float, and the caller must compare whether it is 0. The function checks alignments and
+        overlapping memory, and with other epilogues which numbers are 0.
 
         Args:
             a, b, c, out, alpha, beta, workgroups, operands, offsets: the arguments of the earlier

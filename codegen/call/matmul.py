@@ -291,6 +291,8 @@ def grouped_matmul(
             "groups",
             *(a.shape, b.shape, a.stride(), b.stride(), a.dtype, a.device),
             None if out is None else out.dtype,
+            None if c is None else c.is_contiguous() or c.stride(),
+            out is None or out.is_contiguous() or out.stride(),
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
             *(offsets.shape, group_axis, beta == 0, *transposes, plan, invariant),
         )
@@ -309,7 +311,7 @@ def grouped_matmul(
         prepared = None
     try:
         if prepared is not None:
-            if c is None and prepared.repeat is not None:
+            if prepared.repeat is not None:
                 d = prepared.repeat(a, b, c, out, alpha, beta, stream, offsets=offsets)
                 if d is not None:
                     return d

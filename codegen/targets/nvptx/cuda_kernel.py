@@ -302,7 +302,7 @@ class CudaKernel(Kernel):
             return None
         if not self._default or others:
             return RepeatedEpilogue(checked, self, a, scalars)
-        return None if c is not None or beta else RepeatedCall(checked, self, (a, b, out, offsets))
+        return RepeatedCall(checked, self, (a, b, c, out, offsets))
 
     def _new(self, home: Library, like: Any, plan: Launches, tensor: str) -> Any:
         """A new array for D or another output, of the library of the array `like`."""

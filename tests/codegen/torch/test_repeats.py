@@ -10,7 +10,7 @@ import pytest
 
 import codegen
 from codegen.call.prepared_calls import forget_prepared, repeated_functions
-from coordgraph import CodegenError
+from coordgraph import CodegenError, LaunchError
 from tests.codegen.torch.test_direct import dispatched
 from tests.codegen.torch.test_repeated_calls import Launches, launches, off_16_bytes, random
 
@@ -33,6 +33,11 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "matmul, invariant": lambda t, r: (t.matmul, [r(M, K), r(K, N)], {"invariant": True}),
     "bmm": lambda t, r: (t.bmm, [r(3, M, K), r(3, K, N)], {}),
     "addmm": lambda t, r: (t.addmm, [r(N), r(M, K), r(K, N)], {"beta": 0.5, "alpha": 2}),
+    "addmm, matrix": lambda t, r: (
+        t.addmm,
+        [r(M, N), r(M, K), r(K, N)],
+        {"beta": 0.5, "alpha": 2},
+    ),
     "gated": lambda t, r: (t.gated, [r(M, K), r(2 * N, K)], {}),
     "gated, bias": lambda t, r: (t.gated, [r(M, K), r(2 * N, K), r(2 * N)], {}),
     "swiglu": lambda t, r: (t.swiglu, [r(M, K), r(2 * N, K)], {}),
@@ -144,6 +149,57 @@ def test_other_layouts_and_options(torch: Any, launches: Launches, name: str):
         assert pointers[:3] == first_pointers[:3]
     if name != "invariant" and name != "unaligned input":
         assert given[0].data_ptr() == pointers[0]
+
+
+CHANGES_OF_ADDMM: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "nothing": lambda torch, x: (x, {"beta": 0.5}),
+    "beta": lambda torch, x: (x, {"beta": 0.25}),
+    "beta of 0": lambda torch, x: (x, {"beta": 0}),
+    "alpha": lambda torch, x: (x, {"beta": 0.5, "alpha": 2}),
+    "gaps in C": lambda torch, x: ([random(torch, M, 2 * N)[:, :N], *x[1:]], {"beta": 0.5}),
+    "column-major C": lambda torch, x: ([random(torch, N, M).t(), *x[1:]], {"beta": 0.5}),
+    "unaligned C": lambda torch, x: ([off_16_bytes(torch, M, N), *x[1:]], {"beta": 0.5}),
+    "one row of C": lambda torch, x: ([x[0][:1], *x[1:]], {"beta": 0.5}),
+    "one column of C": lambda torch, x: ([x[0][:, :1], *x[1:]], {"beta": 0.5}),
+    "C is A": lambda torch, x: ([x[1], x[1], random(torch, K, K)], {"beta": 0.5}),
+    "wide C": lambda torch, x: (
+        [x[0].float(), *x[1:]],
+        {"beta": 0.5, "out_dtype": torch.float32},
+    ),
+    "wide result": lambda torch, x: (x, {"beta": 0.5, "out_dtype": torch.float32}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_OF_ADDMM)
+def test_other_matrices_that_are_added(torch: Any, launches: Launches, name: str):
+    """A call of `addmm` that differs from earlier calls launches what it launches without them."""
+    import codegen.torch as cgt
+
+    given = [random(torch, M, N), random(torch, M, K), random(torch, K, N)]
+    for _ in range(8):
+        cgt.addmm(*given, beta=0.5)
+    given, options = CHANGES_OF_ADDMM[name](torch, given)
+    d = cgt.addmm(*given, **options)
+    checked, pointers, scalars, _ = launches.made[-1]
+    forget_prepared()
+    expected = cgt.addmm(*given, **options)
+    first, first_pointers, first_scalars, _ = launches.made[-1]
+    assert (checked.function, checked._integers) == (first.function, first._integers)
+    assert tuple(scalars) == tuple(first_scalars)
+    assert (d.shape, d.dtype, d.stride()) == (expected.shape, expected.dtype, expected.stride())
+    copied = name in ("column-major C", "one column of C", "wide result")
+    places = (0, 1) if copied else (0, 1, 2)
+    assert [pointers[x] for x in places] == [first_pointers[x] for x in places]
+
+
+def test_a_c_of_another_type_is_refused(torch: Any):
+    import codegen.torch as cgt
+
+    given = [random(torch, M, N), random(torch, M, K), random(torch, K, N)]
+    for _ in range(8):
+        cgt.addmm(*given)
+    with pytest.raises(LaunchError, match=r"bfloat16 and torch\.float16"):
+        cgt.addmm(given[0].half(), *given[1:])
 
 
 def test_types_of_options_are_compared(torch: Any):

@@ -21,13 +21,13 @@ NO_OPERANDS: Mapping[str, Any] = {}
 
 
 class RepeatedCall:
-    """Repeats a call of a kernel with the default epilogue, without C and with a beta of 0.
+    """Repeats a call of a kernel with the default epilogue.
 
     Args:
         checked: the checked call. The addresses of its arrays are multiples of 16 bytes.
         kernel: the kernel, whose code is loaded as long as something refers to the kernel.
-        arrays: A, B, `out` and `offsets` of the earlier call; `out` is None if it made a new array,
-            and `offsets` is None without groups.
+        arrays: A, B, C, `out` and `offsets` of the earlier call; C is None if it was left out,
+            `out` is None if the call made a new array, and `offsets` is None without groups.
     """
 
     __slots__ = (
@@ -39,17 +39,19 @@ class RepeatedCall:
         "_new",
         "_shape",
         "_type_b",
+        "_type_of_c",
         "_type_of_offsets",
     )
 
     def __init__(
-        self, checked: Launches, kernel: Kernel, arrays: tuple[Any, Any, Any, Any]
+        self, checked: Launches, kernel: Kernel, arrays: tuple[Any, Any, Any, Any, Any]
     ) -> None:
-        a, b, out, offsets = arrays
+        a, b, c, out, offsets = arrays
         self._checked, self._kernel, self._home = checked, kernel, library(a)
         self._dtype = kernel.graph.tensor("D").dtype
         self._device, self._type_b = a.device, b.dtype
         self._shape, self._new = checked.shapes["D"], out is None
+        self._type_of_c = None if c is None else c.dtype
         self._type_of_offsets = None if offsets is None else offsets.dtype
 
     def __call__(
@@ -67,9 +69,9 @@ class RepeatedCall:
         """Launch the kernel and return D; or return None, without a launch, to refuse the call.
 
         A call is refused if an address is not a multiple of 16 bytes, if memory of `out` overlaps
-        another array, if alpha is no float, if offsets are not contiguous, or if the type or the
-        device of B or of the offsets, or the shape or the device of `out` is not that of the
-        earlier call.
+        another array (C may be the array `out`), if alpha is no float, if offsets are not
+        contiguous, or if one of these is not that of the earlier call: the type or the device of B,
+        of C or of the offsets, the shape of C, or the shape or the device of `out`.
         """
         home, device = self._home, self._device
         if b.device != device or b.dtype != self._type_b or type(alpha) is not float:
@@ -78,22 +80,26 @@ class RepeatedCall:
             out = home.empty(a, self._shape, self._dtype)
         elif out.shape != self._shape or out.device != device:
             return None
-        at_a, at_b, at_d, at_offsets = a.data_ptr(), b.data_ptr(), out.data_ptr(), 0
+        at_a, at_b, at_c, at_d, at_offsets = a.data_ptr(), b.data_ptr(), 0, out.data_ptr(), 0
+        if c is not None:
+            if c.shape != self._shape or c.dtype != self._type_of_c or c.device != device:
+                return None
+            at_c = c.data_ptr()
         if offsets is not None:
             kind = self._type_of_offsets
             if offsets.device != device or offsets.dtype != kind or not offsets.is_contiguous():
                 return None
             at_offsets = offsets.data_ptr()
-        if (at_a | at_b | at_d) & LOW_BITS:
+        if (at_a | at_b | at_c | at_d) & LOW_BITS:
             return None
-        pointers = (at_a, at_b, 0, at_d, at_offsets)
+        pointers = (at_a, at_b, at_c, at_d, at_offsets)
         if not self._new and self._checked.overlaps(pointers):
             return None
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
-        self._checked.launch(pointers, (alpha, 0.0), handle)
+        self._checked.launch(pointers, (alpha, beta), handle)
         if thread.seen is not None:
             made = (out,) if self._new else ()
-            saw(SeenLaunch(self._checked.launch, self._kernel, pointers, (alpha, 0.0)), made)
+            saw(SeenLaunch(self._checked.launch, self._kernel, pointers, (alpha, beta)), made)
         return out
 
 
