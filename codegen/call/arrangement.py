@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from codegen.call.arrays import library
@@ -24,6 +25,7 @@ MATRIX, MATRICES = 2, 3
 """MATRIX: number of axes of a matrix. MATRICES: number of axes of a batch of matrices."""
 NEITHER = (False, False)
 """Flags of A and of B, such as whether each is given as its transpose: both False."""
+NO_OPERANDS: Mapping[str, Any] = {}
 
 
 Launch = Callable[..., Any]
@@ -44,9 +46,9 @@ class Prepared:
     Args:
         launch: the function that launches the kernel.
         swap_a, swap_b: whether to transpose A, and whether to transpose B, before the launch.
-        repeated: `Kernel.repeated` of the kernel, without the argument `workgroups`; None if arrays
-            are changed in other ways before a launch, if another kernel will serve later calls, or
-            once `matmul` has set `repeat`.
+        repeated: `Kernel.repeated` of the kernel, without the argument `workgroups`, and by
+            `Arrangement.repeated` if arrays are changed in other ways before a launch; None if
+            another kernel will serve later calls, or once `matmul` has set `repeat`.
         repeat: for calls with the default epilogue, a function of `repeated`, or None.
     """
 
@@ -218,7 +220,60 @@ class Arrangement:
                 c = c if c is None else library(c).transposed(c)
             else:
                 operands[name] = library(operands[name]).transposed(operands[name])
-        found = start(a, b, c, d, *scalars, **operands)
+        return self._returned(start(a, b, c, d, *scalars, **operands), out, given)
+
+    def repeated(
+        self,
+        again: Callable[..., Repeat | None],
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        *scalars: Any,
+        **options: Any,
+    ) -> Repeat | None:
+        """`again`, which is `Kernel.repeated`, with rearranged arrays; None if D is column-major.
+
+        If D is column-major, A and B are exchanged. The function of `again` does not compare the
+        type of the kernel's A, and the call's key does not have the type of the caller's B.
+
+        Args:
+            again: `Kernel.repeated` without the argument `workgroups`.
+            a, b, c, out: the arrays of the earlier call.
+            scalars: alpha and beta.
+            options: the arguments `operands` and `offsets` of `again`.
+        """
+        if self.turned or self.operands_turned:
+            return None
+        repeat = again(*self.operands(a, b, c, out), *scalars, **options)
+        return None if repeat is None else partial(self._repeat, repeat)
+
+    def _repeat(
+        self,
+        repeat: Repeat,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        alpha: float,
+        beta: float,
+        stream: Any,
+        operands: Mapping[str, Any] = NO_OPERANDS,
+        offsets: Any = None,
+    ) -> Any:
+        """Call `repeat` with rearranged arrays; None if it refuses the call."""
+        arrays = self.operands(a, b, c, out)
+        found = repeat(*arrays, alpha, beta, stream, operands, offsets)
+        return None if found is None else self._returned(found, out, operands)
+
+    def _returned(self, found: Any, out: Any, given: Mapping[str, Any]) -> Any:
+        """What a call returns: the caller's D, and all other outputs.
+
+        Args:
+            found: what the kernel returned.
+            out: the caller's array for D, or None.
+            given: the caller's arrays for other outputs, by name.
+        """
         if not self.outputs:
             return self._as_given(found, out)
         names = ("", *self.outputs)

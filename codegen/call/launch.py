@@ -94,7 +94,8 @@ def first_launch(
         elif not recorded:  # a prepared call would not be recorded when it is repeated
             prepared.put(key, entry)
             again = partial(kernel.repeated, workgroups=plan.workgroups)
-            entry.repeated = None if call.arrangement.rearranges else again
+            rearranges = call.arrangement.rearranges
+            entry.repeated = partial(call.arrangement.repeated, again) if rearranges else again
         left = library(a).transposed(a) if swap_a else a
         right = library(b).transposed(b) if swap_b else b
         return start(left, right, c, out, alpha, beta, stream, **operands)

@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "matmul, transposed": lambda t, r: (t.matmul, [r(K, M).t(), r(N, K).t()], {}),
     "matmul, invariant": lambda t, r: (t.matmul, [r(M, K), r(K, N)], {"invariant": True}),
     "bmm": lambda t, r: (t.bmm, [r(3, M, K), r(3, K, N)], {}),
+    "bmm, batch of one": lambda t, r: (t.bmm, [r(1, M, K), r(1, K, N)], {}),
     "addmm": lambda t, r: (t.addmm, [r(N), r(M, K), r(K, N)], {"beta": 0.5, "alpha": 2}),
     "addmm, matrix": lambda t, r: (
         t.addmm,
