@@ -4,6 +4,17 @@ Most functions of this package check their tensors, make views of them, and laun
 these views, which have the addresses of the tensors. Which kernel it is depends only on the layouts
 of the tensors and on the other arguments. So a call with equal layouts and arguments needs neither
 the checks nor the views: it allocates the results and launches the kernel.
+
+`repeating` decides in this order what a call does:
+
+1. Something else in PyTorch may have to see the call, a tensor is on the host, or a gradient is
+   recorded: the function is called.
+2. None of the last `MOST_MISSES` calls of the function was only launched, though their keys had
+   `ENOUGH_TRIES`: the function is called; keys take host time, so only some calls make theirs.
+3. The call's key has a `_Repeat`: the kernel is launched. The key has everything on which the
+   launch depends but addresses, which `_Repeat` takes from the tensors.
+4. Else the function is called. If it launched one kernel on the tensors, and did nothing else with
+   them, the key gets a `_Repeat`.
 """
 
 from __future__ import annotations
@@ -29,8 +40,13 @@ __all__ = ["repeating", "uninitialized"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 VALUES = frozenset((type(None), bool, int, float, str, torch.dtype))
 """The types of arguments, besides tensors, that a call to be repeated may have."""
+MOST_MISSES = 31
+"""After this number of misses one after another, one of this number of calls makes its key. It is a
+prime number, so that in a loop over other numbers of calls each call makes its key at some time."""
+ENOUGH_TRIES = 8
+"""After this number of calls with a key, a call with it that is not only launched is a miss."""
 LOW_BITS = ALIGNED_BYTES - 1
-_TENSORS, _empty = plain.TYPES, torch.empty
+_TENSORS, _empty, is_plain_thread = plain.TYPES, torch.empty, plain.is_plain_thread
 _keys: Any = getattr(torch._C, "_dispatch_keys", None)
 
 
@@ -134,26 +150,28 @@ def repeating(function: Function, *, checked: bool = False) -> Function:
     """`function` with less host time for calls that repeat an earlier one.
 
     A call is only launched if all its tensors are plain tensors on a GPU, no gradient is recorded
-    for it, and no mode, transform, trace or `torch.autocast` may change it. All other calls are
+    for it, no mode, transform or trace may change it, and it has no `out`. All other calls are
     calls of `function`.
 
     Args:
-        function: a function of tensors, and of arguments of the types `VALUES`.
-        checked: whether the caller of the function has checked all this except the layouts, and
-            records the gradient.
+        function: a function of tensors, and of arguments of the types `VALUES`. With `out`, it
+            calls itself without, and that call may be repeated.
+        checked: whether the caller of the function has checked all this except the layouts, has
+            cast the tensors for `torch.autocast`, and records the gradient.
     """
+    misses = _Misses()
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         # This condition comes first, because Dynamo cannot trace the other conditions.
-        if torch.compiler.is_compiling() or not plain.KNOWN:
+        if torch.compiler.is_compiling() or not plain.KNOWN or misses.skip():
             return function(*arguments, **options)
-        if checked and _thread.inside:
+        if _thread.inside if checked else options.get("out") is not None or not is_plain_thread():
             return function(*arguments, **options)
-        if not checked and (not plain.is_plain_thread() or torch.is_autocast_enabled("cuda")):
-            return function(*arguments, **options)
-        recorded = not checked and torch.is_grad_enabled()
         key: list[Hashable] = [function, *options]
+        if not checked and torch.is_autocast_enabled("cuda"):
+            key.append(torch.get_autocast_dtype("cuda"))
+        recorded = not checked and torch.is_grad_enabled()
         tensors: list[Tensor] = []
         for x in (*arguments, *options.values()) if options else arguments:
             kind = type(x)
@@ -174,10 +192,30 @@ def repeating(function: Function, *, checked: bool = False) -> Function:
             known = repeated_functions.put(made, _Tries())
         found = known(tensors)
         if found is not None:
+            misses.count = 0
             return found
-        return _tried(function, made, known, tensors, arguments, options)
+        return _tried(function, made, known, misses, tensors, arguments, options)
 
     return call  # pyright: ignore[reportReturnType]
+
+
+class _Misses:
+    """Counts calls of a function, one after another, that had a known key but no launch to repeat.
+
+    Attributes:
+        count: the number of such calls since a call was only launched or had a new key.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def skip(self) -> bool:
+        """Whether the next call should make no key; such a call is counted, too."""
+        skips = self.count > MOST_MISSES and self.count % MOST_MISSES != 0
+        self.count += skips
+        return skips
 
 
 class _Thread(threading.local):
@@ -213,22 +251,31 @@ def _tried(
     function: Callable[..., Any],
     key: Hashable,
     known: Any,
+    misses: _Misses,
     tensors: list[Tensor],
     arguments: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Any:
-    """Call a function. For a key without a `_Repeat`, look for one: in fewer and fewer calls.
+    """Call a function. For a key without a `_Repeat`, look for one.
+
+    One is looked for in fewer and fewer calls, because that takes time, but always if other calls
+    make no keys.
 
     Args:
         function: the function.
         key: the key of the call.
         known: the entry of `repeated_functions` with this key.
+        misses: the misses of the function, to which the call is added.
         tensors: the tensors among the arguments.
         arguments, options: the arguments of the call.
     """
+    is_repeat = type(known) is _Repeat
+    misses.count = misses.count + 1 if is_repeat or known.count > ENOUGH_TRIES else 0
+    rarely = misses.count > MOST_MISSES
     outer, _thread.inside = _thread.inside, True
     try:
-        if type(known) is _Repeat or known.count & (known.count - 1):  # not a power of 2
+        # The bitwise test is False for powers of 2.
+        if is_repeat or (known.count & (known.count - 1) and not rarely):
             return function(*arguments, **options)
         found, seen = seen_of(function, *arguments, **options)
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 import codegen
 from codegen.call.prepared_calls import forget_prepared, repeated_functions
-from coordgraph import CodegenError, LaunchError
+from coordgraph import LaunchError
 from tests.codegen.torch.test_direct import dispatched
 from tests.codegen.torch.test_repeated_calls import Launches, launches, off_16_bytes, random
 
@@ -289,8 +289,8 @@ def test_calls_for_the_dispatcher(torch: Any, way: Callable[..., Any]):
     assert not dispatched(torch, lambda: cgt.linear(x, w, bias))
 
 
-def test_autocast(torch: Any, monkeypatch: pytest.MonkeyPatch):
-    """Calls in a region of autocast return its type, also after calls outside of it."""
+def test_autocast(torch: Any, launches: Launches, monkeypatch: pytest.MonkeyPatch):
+    """Calls in a region of autocast return its type; those that need no cast are only launched."""
     import codegen.torch as cgt
     from codegen.torch import direct
 
@@ -299,10 +299,16 @@ def test_autocast(torch: Any, monkeypatch: pytest.MonkeyPatch):
     given = repeated_linear(torch)
     before = torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)  # torch.autocast would need a GPU
-    torch.set_autocast_dtype("cuda", torch.float16)
     try:
         monkeypatch.setattr(direct, "cast", lambda x, to, _: cast(x, to, "cpu"))
-        assert cgt.linear(*given).dtype == torch.float16
+        for dtype in (torch.float16, torch.bfloat16, torch.float16):
+            torch.set_autocast_dtype("cuda", dtype)
+            for _ in range(8):
+                assert cgt.linear(*given).dtype == dtype
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        d = only_launched(lambda: cgt.linear(*given), monkeypatch)
+        assert d.dtype == torch.bfloat16
+        assert launches.made[-1][1][:2] == tuple(x.data_ptr() for x in given[:2])
     finally:
         torch.set_autocast_enabled("cuda", False)
         torch.set_autocast_dtype("cuda", before)
@@ -331,6 +337,7 @@ def test_one_tensor_given_twice(torch: Any, launches: Launches):
         assert launches.made[-1][1][:2] == tuple(z.data_ptr() for z in given)
 
 
+<<<<<<< HEAD
 def test_functions_that_do_more_than_launch(torch: Any, launches: Launches):
     """A call that writes `out`, or adds a bias or fills zeros by PyTorch, computes all of that."""
     import codegen.torch as cgt
@@ -365,6 +372,8 @@ def test_a_launch_that_fails_is_reported(
         cgt.linear(*given)
 
 
+=======
+>>>>>>> 59f68e3b (Calls of codegen.torch that are never repeated make few keys, and calls inside autocast are repeated)
 def test_a_block_of_warm_calls_forgets_repeated_calls(torch: Any):
     """`warm_calls` records the calls of its block, and calls that only launch are not recorded."""
     repeated_linear(torch)
