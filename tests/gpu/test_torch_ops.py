@@ -317,3 +317,32 @@ def test_repeated_calls_only_launch(monkeypatch: pytest.MonkeyPatch):
     assert functions.linear(x, weight, bias).requires_grad
     with torch.autocast("cuda", dtype=torch.float16):
         assert functions.linear(x, weight, bias).dtype is torch.float16
+
+
+def test_repeated_sums_and_batches():
+    """Repeated calls read the C and the batch that they are given, with the strides of an `out`."""
+    import codegen
+    import codegen.torch as cgt
+
+    def made(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    near: Any = {"rtol": 2e-2, "atol": 1e-1}
+    offsets = torch.tensor([0, 20, 64], device="cuda", dtype=torch.int32)
+    with torch.no_grad():
+        for _ in range(9):
+            a, b, c = made(64, 128), made(128, 96), made(64, 96)
+            found = cgt.addmm(c, a, b, beta=0.5)
+            torch.testing.assert_close(found, torch.addmm(c, a, b, beta=0.5), **near)
+            torch.testing.assert_close(
+                cgt.bmm(a[None], b[None]), torch.bmm(a[None], b[None]), **near
+            )
+            torch.testing.assert_close(codegen.matmul(a, b, c, beta=2.0), a @ b + 2 * c, **near)
+            groups, out = made(2, 128, 96), made(64, 96)
+            codegen.grouped_matmul(a, groups, offsets, out=out)
+        a, groups = made(64, 128), made(2, 128, 96)
+        wide = torch.zeros(64, 192, device="cuda", dtype=torch.bfloat16)
+        codegen.grouped_matmul(a, groups, offsets, out=wide[:, :96])
+        right = torch.cat((a[:20] @ groups[0], a[20:] @ groups[1]))
+        torch.testing.assert_close(wide[:, :96], right, **near)
+        assert not wide[:, 96:].any()
