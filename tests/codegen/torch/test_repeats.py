@@ -337,43 +337,6 @@ def test_one_tensor_given_twice(torch: Any, launches: Launches):
         assert launches.made[-1][1][:2] == tuple(z.data_ptr() for z in given)
 
 
-<<<<<<< HEAD
-def test_functions_that_do_more_than_launch(torch: Any, launches: Launches):
-    """A call that writes `out`, or adds a bias or fills zeros by PyTorch, computes all of that."""
-    import codegen.torch as cgt
-
-    a, b, out = random(torch, M, K), random(torch, K, N), random(torch, M, N)
-    ends = torch.tensor([10, 10, M], dtype=torch.int32)
-    weights = random(torch, 3, K, N)
-    for _ in range(9):
-        out.fill_(3)
-        assert cgt.matmul(a, b, out=out) is out
-        assert not cgt.linear(a, b[:, 0], random(torch, 1)).isnan().all()
-        launches.made.clear()
-        assert not cgt.grouped_mm(a, weights, offs=ends).any()  # nothing is computed here
-        assert len(launches.made) == 1
-
-
-def test_a_launch_that_fails_is_reported(
-    torch: Any, launches: Launches, monkeypatch: pytest.MonkeyPatch
-):
-    """A call whose launch fails raises the error that `codegen.matmul` raises."""
-    import codegen.torch as cgt
-
-    given = repeated_linear(torch)
-
-    def fail(*_: Any) -> None:
-        raise CodegenError("no launch")
-
-    kind: Any = type(launches.made[-1][0])
-    monkeypatch.setattr(kind, "launch", fail)
-    repeated_functions.clear()
-    with pytest.raises(CodegenError, match="no launch"):
-        cgt.linear(*given)
-
-
-=======
->>>>>>> 59f68e3b (Calls of codegen.torch that are never repeated make few keys, and calls inside autocast are repeated)
 def test_a_block_of_warm_calls_forgets_repeated_calls(torch: Any):
     """`warm_calls` records the calls of its block, and calls that only launch are not recorded."""
     repeated_linear(torch)

@@ -11,7 +11,7 @@ from codegen.call.prepared_calls import repeated_functions
 from codegen.targets.nvptx.launch.call import CheckedCall
 from coordgraph import CodegenError, LaunchError
 from tests.codegen.torch.test_repeated_calls import Launches, launches, random
-from tests.codegen.torch.test_repeats import K, M, N, gpu, linear_three_times, only_launched
+from tests.codegen.torch.test_repeats import K, M, N, gpu, only_launched, repeated_linear
 
 __all__ = ["gpu", "launches"]
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -120,7 +120,7 @@ def test_a_launch_that_fails_is_reported(
         launch(*arguments)
 
     monkeypatch.setattr(kind, "launch", fail)  # first, as the launches that are kept refer to it
-    given = linear_three_times(torch)
+    given = repeated_linear(torch)
     failures += ["kept"]
     d = cgt.linear(*given)
     assert not failures
