@@ -1,4 +1,4 @@
-"""`seen_of`: what a function launches by repeated calls, so that a caller may launch it again.
+"""`seen_of`: what a call of a function launches, so that later calls may launch the same.
 
 A function of tensors that makes one launch makes the same launch for other tensors of the same
 layouts. A caller that has seen the launch can make it without the function's checks and views.
@@ -38,8 +38,8 @@ class SeenLaunches:
     """What one thread has launched during a call of a function.
 
     Attributes:
-        launches: the launches in order; None for a launch that only a full call can make.
-        made: the addresses of new arrays without content, which only these launches write.
+        launches: the launches in order; None for a launch that only a call with all checks can make.
+        made: the addresses of new, uninitialized arrays, which only these launches write.
     """
 
     launches: list[SeenLaunch | None] = field(default_factory=list[SeenLaunch | None])
@@ -60,7 +60,7 @@ def saw(launch: SeenLaunch, made: Iterable[Any]) -> None:
 
     Args:
         launch: the launch.
-        made: the new arrays, without content before the launch, to which the kernel writes.
+        made: the new arrays, uninitialized before the launch, to which the kernel writes.
     """
     if thread.seen is not None:
         thread.seen.launches.append(launch)
@@ -68,7 +68,7 @@ def saw(launch: SeenLaunch, made: Iterable[Any]) -> None:
 
 
 def saw_checked() -> None:
-    """Note a launch by a call that was checked in full, as `saw` does."""
+    """Note a launch that only a call with all checks can make, if `saw` would note a launch."""
     if thread.seen is not None:
         thread.seen.launches.append(None)
 

@@ -1,4 +1,4 @@
-"""`repeating`: a call of a function with tensors of the layouts of an earlier call only launches.
+"""`repeating`: a call with tensors of the layouts of an earlier call only launches its kernel.
 
 Most functions of this package check their tensors, make views of them, and launch one kernel on
 these views, which have the addresses of the tensors. Which kernel it is depends only on the layouts
@@ -55,8 +55,8 @@ class _Repeat:
 
     Args:
         seen: the launch of the call.
-        places: for each address of the launch, the index of a tensor among 0, `tensors` and
-            `found`, and the distance in bytes from the first element of this tensor.
+        places: for each address of the launch, an index in the list of 0 (no tensor), the addresses
+            of `tensors` and those of `found`; and the distance in bytes from that address.
         tensors: the tensors among the arguments of the call.
         found: the results of the call.
         one: whether the call returned a tensor, not a tuple of tensors.
@@ -156,8 +156,9 @@ def repeating(function: Function, *, checked: bool = False) -> Function:
     Args:
         function: a function of tensors, and of arguments of the types `VALUES`. With `out`, it
             calls itself without, and that call may be repeated.
-        checked: whether the caller of the function has checked all this except the layouts, has
-            cast the tensors for `torch.autocast`, and records the gradient.
+        checked: whether the caller of the function has made sure that the tensors are plain and
+            that nothing may change the call, has cast the tensors for `torch.autocast`, and
+            records the gradient.
     """
     misses = _Misses()
 
@@ -231,7 +232,7 @@ _thread = _Thread()
 
 
 class _Tries:
-    """Counts the calls with a key that have no `_Repeat`; most functions get one at a third call.
+    """Counts the calls with a key that has no `_Repeat`; most keys get one at the fourth call.
 
     Attributes:
         count: the number of calls.
@@ -256,10 +257,10 @@ def _tried(
     arguments: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Any:
-    """Call a function. For a key without a `_Repeat`, look for one.
+    """Call a function; for a key without a `_Repeat`, find out whether the call can have one.
 
-    One is looked for in fewer and fewer calls, because that takes time, but always if other calls
-    make no keys.
+    To find out takes time, so it is done at the first, second, fourth, eighth, … call with the key,
+    and at every call if only some calls of the function make their keys.
 
     Args:
         function: the function.
