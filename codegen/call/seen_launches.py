@@ -38,7 +38,7 @@ class SeenLaunches:
     """What one thread has launched during a call of a function.
 
     Attributes:
-        launches: the launches in order; None for a launch that only a call with all checks can make.
+        launches: the launches in order; None for one that only a call with all checks can make.
         made: the addresses of new, uninitialized arrays, which only these launches write.
     """
 
