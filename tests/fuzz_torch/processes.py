@@ -25,8 +25,9 @@ from tests.fuzz_torch.trial import FINDINGS, Outcome, Result, attempt
 
 __all__ = ["in_processes"]
 
-CALLS = 500
-"""How many calls a process tries. Each call leaves about 3 MB of kernels and proofs in memory."""
+CALLS = 1600
+"""How many calls a process tries. Each call leaves about 3 MB of kernels and proofs in memory, and a
+new process takes several seconds to start on a GPU."""
 
 
 def in_processes(
