@@ -26,8 +26,8 @@ from tests.fuzz_torch.trial import FINDINGS, Outcome, Result, attempt
 __all__ = ["in_processes"]
 
 CALLS = 1600
-"""How many calls a process tries. Each call leaves about 3 MB of kernels and proofs in memory, and a
-new process takes several seconds to start on a GPU."""
+"""How many calls a process tries. Each call leaves about 3 MB of kernels and proofs in memory. On a
+GPU, a new process takes several seconds to start."""
 
 
 def in_processes(
