@@ -19,14 +19,14 @@ from coordgraph import LaunchError
 from coordgraph.elements import dtype
 from coordgraph.parameters import LARGEST_SIZE
 
-__all__ = ["Arrangement", "Launch", "Prepared", "Repeat"]
+__all__ = ["NO_OPERANDS", "Arrangement", "Launch", "Prepared", "Repeat"]
 
 MATRIX, MATRICES = 2, 3
 """MATRIX: number of axes of a matrix. MATRICES: number of axes of a batch of matrices."""
 NEITHER = (False, False)
 """Flags of A and of B, such as whether each is given as its transpose: both False."""
 NO_OPERANDS: Mapping[str, Any] = {}
-
+"""The further operands of a call that has none; a shared default saves host time."""
 
 Launch = Callable[..., Any]
 """A function that launches a kernel; it returns D, or a tuple of D and the other outputs.

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from codegen.call.arrangement import Launch, Prepared, Repeat
+from codegen.call.arrangement import NO_OPERANDS, Launch, Prepared, Repeat
 from codegen.call.arrays import library, stream_handle
 from codegen.call.background import setting
 from codegen.call.build import try_plans
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from codegen.call.stand_ins import StandIn
 
 __all__ = ["first_launch", "launch_again", "launch_prepared", "repeated"]
-
-NO_OPERANDS: Mapping[str, Any] = {}
 
 
 def first_launch(

@@ -1,4 +1,4 @@
-"""Checks of the arguments of the operators of `codegen.torch.gated`."""
+"""Checks of arguments: the operators by which `codegen.torch.gated` multiplies call them."""
 
 from __future__ import annotations
 

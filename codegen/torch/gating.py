@@ -113,7 +113,7 @@ def _launch(
 
 
 def _biases(bias: Tensor | None, b: Tensor) -> dict[str, Any]:
-    """The biases of gate and of up by the names of operands, with a row for each matrix of B."""
+    """The epilogue's bias operands by name: of the gate and of up, a row for each matrix of B."""
     if bias is None:
         return {}
     parts = [part.expand(*b.shape[:-2], -1).contiguous() for part in bias.chunk(2, -1)]

@@ -15,7 +15,7 @@ __all__ = ["DEVICES", "KEYS", "KEYS_ON_GPU", "KNOWN", "TYPES", "dispatch_keys", 
 DEVICES = ("cpu", "cuda")
 """Types of devices for which the operators have kernels."""
 TYPES = frozenset((Tensor, torch.nn.Parameter))
-"""The types of plain tensors; tensors of subclasses may override what an operator does."""
+"""The types that a plain tensor may have. A tensor of any other subclass may override operators."""
 
 
 def _numbers(*sets: tuple[str, ...]) -> frozenset[int]:

@@ -220,9 +220,11 @@ class _Misses:
 
 
 class _Thread(threading.local):
-    """For each thread: whether it is in a call of a function that cannot be repeated.
+    """What each thread is doing.
 
-    Functions that this function calls are then not repeated, because their keys take host time.
+    Attributes:
+        inside: whether the thread executes a function of `repeating`. Functions that it calls then
+            make no keys, because keys take host time.
     """
 
     inside = False

@@ -64,7 +64,7 @@ class Elementwise:
     arity: ClassVar[int] = 1
     """The number of values (operands of the operation) that the operation takes."""
     names: ClassVar[tuple[str, ...]] = ()
-    """Names by which a call may also pass the values, in their order; () if only by position."""
+    """Keyword names of the values, in the order of the values; () if values are positional only."""
     options: ClassVar[Mapping[str, Constant]] = {}
     """Default values of the operation's options by option name; an example is `approximate="none"`.
 

@@ -105,7 +105,7 @@ def test_what_is_refused_is_compared():
 def test_errors_of_pytorch_are_no_findings_where_its_product_is_not_called(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The tangent of integers, and a product that `use_kernels` leaves to PyTorch."""
+    """PyTorch refuses tangents of integers, and a product that `use_kernels` passes on to it."""
     monkeypatch.setattr(trial, "_asserts", lambda *_: True)
     integers = tuple(
         Drawn((5, 5), torch.int8, "row-major", (5, 5), lambda x: x, False, n + 1) for n in range(2)

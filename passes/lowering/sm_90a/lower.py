@@ -281,7 +281,7 @@ class LowerToHopper(Pass):
         gemm = graph.gemm
         if not self._by_boxes(graph) or not by_matrices:
             return ()
-        if any(BoxedStore.refuses(division, gemm) for division in divisions):
+        if not all(BoxedStore.fits_sums(division, gemm) for division in divisions):
             return ()
         if table_of_rows(graph, "D") or not gemm.epilogue.stores_d or not gemm.in_rows("D"):
             return ()

@@ -157,8 +157,7 @@ class BoxedStore:
             One candidate: a tuple with a store for each of `divisions`.
         """
         for wide, most in product((False, True), range(1, MOST_SLOTS + 1)):
-            same: dict[str, Any] = {"matrix": matrix, "located": located, "sums": sums}
-            one = [cls(d, 1, wide, **same) for d in divisions]
+            one = [cls(d, 1, wide, matrix=matrix, located=located, sums=sums) for d in divisions]
             first = one[0].fitting(most)
             found = [first, *(store.fitting(most, first.own_room) for store in one[1:])]
             if all(store.slots < most for store in found):
@@ -208,17 +207,16 @@ class BoxedStore:
         swizzled, wide = widths(self.columns)
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 
-    @classmethod
-    def refuses(cls, division: Division, gemm: GemmProblem) -> bool:
-        """Whether the registers of D cannot be stored by boxes, because of the epilogue's sums.
+    @staticmethod
+    def fits_sums(division: Division, gemm: GemmProblem) -> bool:
+        """Whether boxes can store D with the number of sums of the epilogue.
 
-        The registers for one sum must be adjacent in a block of 64 rows: so one wgmma instruction
-        computes all of its columns, and single columns for different sums do not alternate. Larger
-        tiles than those of `MOST_OF_SUMS` registers store D from registers without a spill.
+        With several sums, the registers for one sum must be adjacent in a block of 64 rows: so one
+        wgmma instruction computes all of its columns, and single columns for different sums do not
+        alternate. With more than `MOST_OF_SUMS` accumulators a thread would spill.
         """
         adjacent = gemm.part_width != 1 and division.pieces == 1 and not division.swapped
-        fits = division.accumulators <= MOST_OF_SUMS
-        return gemm.sums > 1 and not (adjacent and fits)
+        return gemm.sums == 1 or (adjacent and division.accumulators <= MOST_OF_SUMS)
 
     @property
     def fits_tma(self) -> bool:
@@ -249,7 +247,7 @@ class BoxedStore:
         # If B is the left operand, the transposed result, n x 64, is one box of D.
         c.add(Register(own("store.m"), Integer(blocks), note="blocks of 64 rows"))
         c.add(Register(own("store.box"), Integer(boxes), note="boxes of a block"))
-        across = division.share(division.right) // self.sums // boxes // self._span
+        across = self._across // self._span
         note = f"columns of {self._span} in a box"
         c.add(Register(own("store.n"), Integer(across), note=note))
         c.add(Lane(own("store.eighth"), Integer(2), note="8x8 matrices across"))
@@ -307,8 +305,12 @@ class BoxedStore:
         The number is 16, for an stmatrix.x4; or 8, for an stmatrix.x2, if 16 does not divide the
         number of the result's columns in a TMA box.
         """
-        columns = self.rows if self.division.swapped else self.box
-        return MATRICES if columns % MATRICES == 0 else STORED_CHUNK
+        return MATRICES if self._across % MATRICES == 0 else STORED_CHUNK
+
+    @property
+    def _across(self) -> int:
+        """Number of columns of the wgmma result that are in one TMA box."""
+        return self.rows if self.division.swapped else self.box
 
     @property
     def _rows(self) -> RowCopy:

@@ -298,7 +298,7 @@ def test_addresses_of_a_batch_off_16_bytes(torch: Any, launches: Launches, name:
 
 
 def test_a_type_of_b_before_column_major_d(torch: Any, launches: Launches):
-    """For a column-major D, B is the kernel's A: its type is compared, too."""
+    """With a column-major D, the kernel's A is the call's B: a B of another type is refused."""
     with pytest.raises(LaunchError):
         repeated(torch, "column-major D", b=random(torch, K, N).half())
 
@@ -351,7 +351,10 @@ def test_new_arrays_off_16_bytes_need_another_kernel(
 
 
 def test_offsets_of_another_kind_are_checked(torch: Any, launches: Launches):
-    """The key of a call has the shape of its offsets only."""
+    """Offsets of another type, or with gaps, are refused as in a first call.
+
+    The key under which a call is kept has the shape of its offsets, but not their type and strides.
+    """
     wide = torch.tensor([0, 0, 10, 0, 10, 0, M, 0], dtype=torch.int32)[::2]
     for wrong, words in ((offsets(torch).long(), "offsets holds int64"), (wide, "offsets")):
         with pytest.raises(LaunchError, match=words):

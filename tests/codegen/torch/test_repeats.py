@@ -57,7 +57,7 @@ def gpu(launches: Launches, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def made(torch: Any, name: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-    """A function of CALLS with new arguments."""
+    """The function that CALLS[name] names, and new positional and keyword arguments for it."""
     import codegen.torch as cgt
 
     class Functions:

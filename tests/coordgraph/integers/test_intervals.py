@@ -36,7 +36,7 @@ parts = st.builds(
 
 @pytest.mark.parametrize(("low", "high"), [(d, e) for d in range(1, 6) for e in range(d, 6)])
 def test_no_sum_exceeds_its_bound(low: int, high: int) -> None:
-    """For all small coefficients, dividends, divisors; with a = 1, the largest sum is the bound."""
+    """The bound holds for all small numbers, and for a = 1 it is reached."""
     for a, c, most in product((1, 2, 5), (1, 3, 4), range(-2, 13)):
         bound = quotient_with_remainder(a, c, most, (low, high))
         assert bound is not None
@@ -82,6 +82,7 @@ def test_a_strided_tile_number_fits_like_the_number_of_tiles(group: int) -> None
     # A sum with two such pairs, or with another term, is bounded too.
     assert known.interval(strided + merged) == (0, 2 * LIMIT)
     assert known.with_index(lane, 32).interval(strided - 2 * lane) == (-62, LIMIT)
-    # If the quotient's divisor may be smaller than the remainder's, both may be large at once.
+    # If the quotient is divided by a smaller number than the remainder, both terms may be large
+    # for the same x.
     smaller = floor_div(x, tiles) + group * floor_mod(x, tiles * depth)
     assert not known.fits(smaller, 32)

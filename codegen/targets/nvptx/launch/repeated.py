@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from codegen.call.arrangement import NO_OPERANDS
 from codegen.call.arrays import library, stream_handle
 from codegen.call.seen_launches import SeenLaunch, saw, thread
 from codegen.kernel import Kernel
@@ -16,8 +17,6 @@ from codegen.targets.nvptx.launch.call_keys import LOW_BITS
 from coordgraph.gemm import tensor_of
 
 __all__ = ["RepeatedCall", "RepeatedEpilogue"]
-
-NO_OPERANDS: Mapping[str, Any] = {}
 
 
 class RepeatedCall:
