@@ -184,11 +184,14 @@ def test_boxes_of_d_hold_registers_of_the_first_sum(parts: str, tile: Any, optio
     matrices = store.width // 2
     registers = ("acc.m", "acc.p", "acc.part", "acc.n", "acc.half", "acc.pair")
     sizes = [c[dim].fixed_size for dim in registers]
+    counts = [c[dim].fixed_size for dim in store.registers]
     width = c["store.box.column"].fixed_size
     warpgroup = {"warpgroup": 0}
     seen: set[tuple[int, int]] = set()
     for m, box, n, i, pair in product(*map(range, (blocks, boxes, across, matrices, 2))):
-        number = ((m * sizes[2] * boxes + box) * across + n) * store.width + 2 * i + pair
+        places = {"store.m": m, "acc.part": 0, "store.box": box, "store.n": n}
+        first = np.ravel_multi_index([places[dim] for dim in store.registers], counts)
+        number = int(first) * store.width + 2 * i + pair
         at = dict(zip(registers, map(int, np.unravel_index(number, sizes)), strict=True))
         assert at["acc.part"] == 0
         for lane in (0, 5, 31):
