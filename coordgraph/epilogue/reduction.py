@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,30 +57,69 @@ class Running:
 
     Args:
         identity: the state of an empty set of elements.
-        element: a function from a value to the state of the set that has only this element.
+        absorb: a function from a state and several elements to the state that has read them, too.
         merge: a function that merges two states.
         finish: a function from the state of the whole row to the result.
     """
 
     identity: tuple[float, ...]
-    element: Callable[[Any], State]
+    absorb: Callable[[Algebra, State, Sequence[Any]], State]
     merge: Callable[[Algebra, State, State], State]
     finish: Callable[[Algebra, State], Any]
 
 
+def _one_by_one(combine: Combine) -> Callable[[Algebra, State, Sequence[Any]], State]:
+    """The function `absorb` of a reduction whose state is its result, which reads single elements.
+
+    Args:
+        combine: combines the result so far with an element.
+    """
+
+    def absorb(on: Algebra, state: State, values: Sequence[Any]) -> State:
+        (total,) = state
+        for value in values:
+            total = combine(on, total, value)
+        return (total,)
+
+    return absorb
+
+
+def _rescaled_once(on: Algebra, state: State, values: Sequence[Any]) -> State:
+    """Read several elements into a state of `logsumexp`: (maximum, sum of `exp(x - maximum)`).
+
+    The sum is rescaled once for all elements. An element waits for the maximum of those before it,
+    but not for their exponentials, so a GPU can compute the exponentials at the same time.
+    """
+    before, total = state
+    high = before
+    for value in values:
+        high = on("maximum", high, value)
+    # `x - high` is NaN if both are the same infinity: then subtract 0 instead, so exp(x) is 0 or
+    # infinite, as the sum is.
+    infinite = on("compare", on("abs", high), float("inf"), relation="==")
+    shift = on("where", infinite, 0.0, high)
+    total = on("mul", total, on("exp", on("sub", before, shift)))
+    for value in values:
+        total = on("add", total, on("exp", on("sub", value, shift)))
+    return high, total
+
+
 RUNNING: dict[str, Running] = {
     "sum": Running(
-        (0.0,), lambda x: (x,), lambda on, a, b: (on("add", *a, *b),), lambda on, state: state[0]
+        (0.0,),
+        _one_by_one(REDUCTIONS["sum"]),
+        lambda on, a, b: (on("add", *a, *b),),
+        lambda on, state: state[0],
     ),
     "max": Running(
         (float("-inf"),),
-        lambda x: (x,),
+        _one_by_one(REDUCTIONS["max"]),
         lambda on, a, b: (on("maximum", *a, *b),),
         lambda on, state: state[0],
     ),
     "logsumexp": Running(
         (float("-inf"), 0.0),
-        lambda x: (x, 1.0),
+        _rescaled_once,
         _rescaled,
         lambda on, state: on("add", state[0], on("log", state[1])),
     ),

@@ -19,18 +19,24 @@ VALUES = st.lists(
 )
 
 
-def state_of(name: str, values: list[float]) -> Any:
-    """The state of the running reduction `name` after it has read `values` in order."""
+def state_of(name: str, values: list[float], at_once: int = 2) -> Any:
+    """The state of the running reduction `name` after it has read `values` in order.
+
+    It reads `at_once` values at a time, and the rest of the values at the end.
+    """
     running = RUNNING[name]
     state = tuple(map(np.float64, running.identity))
-    for value in values:
-        state = running.merge(ON, state, tuple(map(np.float64, running.element(value))))
+    for first in range(0, len(values), at_once):
+        read = [np.float64(value) for value in values[first : first + at_once]]
+        state = running.absorb(ON, state, read)
     return state
 
 
 @pytest.mark.parametrize("name", sorted(RUNNING))
-@given(parts=st.lists(VALUES, min_size=1, max_size=5))
-def test_merged_parts_give_the_reduction_of_the_row(name: str, parts: list[list[float]]):
+@given(parts=st.lists(VALUES, min_size=1, max_size=5), at_once=st.integers(1, 4))
+def test_merged_parts_give_the_reduction_of_the_row(
+    name: str, parts: list[list[float]], at_once: int
+):
     """The merged states of a row's parts give the reduction of the whole row.
 
     Parts may be empty, and may contain infinity and NaN.
@@ -38,9 +44,9 @@ def test_merged_parts_give_the_reduction_of_the_row(name: str, parts: list[list[
     running = RUNNING[name]
     row = np.array([[value for part in parts for value in part]], np.float64)
     with np.errstate(all="ignore"):
-        state = state_of(name, parts[0])
+        state = state_of(name, parts[0], at_once)
         for part in parts[1:]:
-            state = running.merge(ON, state, state_of(name, part))
+            state = running.merge(ON, state, state_of(name, part, at_once))
         found = running.finish(ON, state)
         wanted = reduced(name, row, np.ones(row.shape, bool))[0, 0]
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)

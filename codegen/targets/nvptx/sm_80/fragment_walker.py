@@ -292,7 +292,7 @@ class FragmentWalker(Walker):
         # `ptx.pinned` makes LLVM and ptxas compute one register after another. Otherwise LLVM and
         # ptxas compute many at once, and spill the registers of the temporary values.
         pinned = bool(op.sources) or op.function.registers > 0
-        stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
+        made: dict[str, list[ir.Value]] = {output.name: [] for output in op.function.outputs}
         sums = {
             name: self._slots_from(op.fragment, first, op.width)
             for name, first in self.sums_of(node, op).items()
@@ -302,9 +302,8 @@ class FragmentWalker(Walker):
             for name, own in sums.items():
                 values[name] = self.builder.load(own[i], typ=self.sums.type)
             result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
-            for tensor in op.stores:
-                stored[tensor].append(outputs[tensor])
-            self.merge_values(node, op, outputs, i)
+            for output, value in outputs.items():
+                made[output].append(value)
             # The register has the type of the sum, so the bits of a result of another type, such
             # as an f32 beside i32 sums, are stored in it.
             if dtype(result_kind).bits < self.sums.kind.bits:
@@ -312,22 +311,39 @@ class FragmentWalker(Walker):
             if result.type != self.sums.type:
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
-        for tensor, each in stored.items():
-            address, guard = self._address(node, tensor)
-            self._write(each, self._element(tensor), dtype(every.outputs[tensor]), address, guard)
+        self._emit_outputs(node, op, made)
         if self.issued > before:
             self._count(self.issued - before)
 
-    def merge_values(
-        self, node: Node, op: ops.ApplyFragment, values: Mapping[str, ir.Value], place: int
+    def _emit_outputs(
+        self, node: Node, op: ops.ApplyFragment, values: Mapping[str, list[ir.Value]]
     ) -> None:
-        """Hook for subclasses: emits reductions of the values of outputs that reduce rows.
+        """Emit stores and reductions of the values of the epilogue's outputs besides D.
 
         Args:
             node: the node of the operation `op` in the control graph.
             op: the operation that applies the epilogue.
-            values: the values of the epilogue's outputs for one element of D, by output.
-            place: the number of the element's register among the `op.width` registers.
+            values: for each output, its values for `op.width` adjacent elements of a row of D.
+        """
+        gemm = self.graph.gemm
+        kinds = op.function.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).outputs
+        for tensor in op.stores:
+            address, guard = self._address(node, tensor)
+            kind = dtype(kinds[tensor])
+            self._write(values[tensor], self._element(tensor), kind, address, guard)
+        for output in op.reduces:
+            self.merge_values(node, op, output, values[output])
+
+    def merge_values(
+        self, node: Node, op: ops.ApplyFragment, output: str, values: list[ir.Value]
+    ) -> None:
+        """Hook for subclasses: emits the reduction of values of an output that reduces rows.
+
+        Args:
+            node: the node of the operation `op` in the control graph.
+            op: the operation that applies the epilogue.
+            output: the output.
+            values: the output's values for `op.width` adjacent elements of a row of D.
         """
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from llvmlite import ir
@@ -55,44 +55,40 @@ class RowReductionWalker(FragmentWalker):
     def emit_StartRows(self, node: Node, op: ops.StartRows) -> None:
         """Emit stores of the value of a reduction over no elements, such as 0 for a sum."""
         slots = self._row(node, op.fragment, op.registers, op.reduce)
-        for slot, value in zip(slots, RUNNING[op.reduce].identity, strict=True):
-            self.builder.store(ir.Constant(F32, value), slot)
+        nothing = RUNNING[op.reduce].identity
+        self._store_slots(slots, (ir.Constant(F32, value) for value in nothing))
 
     def merge_values(
-        self, node: Node, op: ApplyFragment, values: Mapping[str, ir.Value], place: int
+        self, node: Node, op: ApplyFragment, output: str, values: list[ir.Value]
     ) -> None:
-        """Merge an element's values into its row, unless the element's column is padding."""
-        if not op.reduces:
-            return
-        scope = node.scope
-        if op.width > 1:
-            scope = scope.binding(op.vector, Integer(place))
-        guard: Any = self.condition(scope.reverse(op.column).guard, node)
-        if guard is False:
-            return
-        reductions = {output.name: output.reduce for output in op.function.outputs}
-        for output in op.reduces:
-            running, value = RUNNING[reductions[output]], values[output]
-            if guard is not True:
-                value = self.builder.select(guard, value, ir.Constant(F32, running.identity[0]))
-            element = (
-                ir.Constant(F32, x) if isinstance(x, float) else x for x in running.element(value)
-            )
-            slots = self._row(node, ops.rows_of(output), op.rows, reductions[output])
-            self._merge(reductions[output], slots, [*element])
+        """Emit the reduction of adjacent elements into their row, except of padding."""
+        (reduce,) = (o.reduce for o in op.function.outputs if o.name == output)
+        running, known = RUNNING[reduce], list[ir.Value]()
+        for place, value in enumerate(values):
+            scope = node.scope
+            if op.width > 1:
+                scope = scope.binding(op.vector, Integer(place))
+            guard: Any = self.condition(scope.reverse(op.column).guard, node)
+            if guard is False:
+                continue
+            nothing = ir.Constant(F32, running.identity[0])
+            known.append(value if guard is True else self.builder.select(guard, value, nothing))
+        if known:
+            slots = self._row(node, ops.rows_of(output), op.rows, reduce)
+            state = tuple(self._load_slots(slots))
+            self._store_slots(slots, running.absorb(self._algebra, state, known))
 
-    def _merge(self, reduce: str, slots: list[ir.AllocaInstr], other: list[ir.Value]) -> None:
-        """Emit code that merges the running reduction `other` into the one in `slots`."""
-        before = tuple(self._load_slots(slots))
-        merged = RUNNING[reduce].merge(self._algebra, before, tuple(other))
-        for slot, value in zip(slots, merged, strict=True):
+    def _store_slots(self, slots: list[ir.AllocaInstr], values: Iterable[ir.Value]) -> None:
+        """Emit stores of new values of registers in their stack slots."""
+        for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
     def emit_ReduceLanes(self, node: Node, op: ops.ReduceLanes) -> None:
         slots = self._row(node, op.fragment, op.registers, op.reduce)
         for distance in op.distances:
-            values = self._load_slots(slots)
-            self._merge(op.reduce, slots, [self.ptx.of_other_lane(x, distance) for x in values])
+            own = tuple(self._load_slots(slots))
+            other = tuple(self.ptx.of_other_lane(x, distance) for x in own)
+            self._store_slots(slots, RUNNING[op.reduce].merge(self._algebra, own, other))
         state = tuple(self._load_slots(slots))
         self.builder.store(RUNNING[op.reduce].finish(self._algebra, state), slots[0])
 
