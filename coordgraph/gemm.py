@@ -42,6 +42,8 @@ from coordgraph.problem_names import (
     SUM,
     TARGETS,
     TENSORS,
+    inside_group,
+    product_row,
 )
 from coordgraph.tensors import DTYPES, dtype
 from coordgraph.validation import flag, whole
@@ -369,6 +371,21 @@ class GemmProblem:
     def leading(self) -> str:
         """The id of the dimension that numbers products: `batch`, `group`, or '' for none."""
         return "batch" if self.batched else "group" if self.grouped else ""
+
+    def index_of(self, axis: str) -> str:
+        """The id of the dimension whose index is the position of an element of D along an axis.
+
+        Args:
+            axis: `l` for the number of the product, `m` for the row or `n` for the column in the
+                element's own product. '' is the result for l if there is a single product, whose
+                number is 0.
+        """
+        if axis == "l":
+            return self.leading
+        if self.ragged(axis):
+            return inside_group("D", axis)
+        place = TENSORS["D"].index(axis)
+        return product_row("D") if axis == "m" and self.scattered_rows else f"D.{place}"
 
     @property
     def batched_tensors(self) -> str:

@@ -45,6 +45,7 @@ from coordgraph.gemm import (
 )
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
+from coordgraph.problem_names import INSIDE, inside_group, product_row
 from coordgraph.problem_parts import add_part_number, columns_of_b, divide_columns
 from coordgraph.problem_tensors import add_tensor, element_type, starts_of
 from coordgraph.tables import ANY, Table, place_of
@@ -164,22 +165,13 @@ def _matrices(
             if gemm.ragged(axis):
                 # The dimension has no size, because groups differ in their numbers of tiles along
                 # this axis: the kernel reads these numbers from a table.
-                whole, count = f"{name}.{INSIDE[axis]}", None
+                whole, count = inside_group(name, axis), None
                 e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 parts = ("group", whole)
                 e.coordinates.connect(Ragged(along, parts, gemm.offsets(axis)))
             e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
             e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
             e.coordinates.connect(Tile((whole,), (number, inside)))
-
-
-def product_row(tensor: str) -> str:
-    """The id of the dimension of the product's rows, which a table maps to rows of an array.
-
-    Args:
-        tensor: the tensor of that array: `A` (rows are gathered) or `D` (rows are scattered).
-    """
-    return f"{tensor}.product_row"
 
 
 def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
@@ -204,9 +196,6 @@ NUMBERS = {"m": "A.tile.0", "n": "B.tile.1", "t": "B.tile.1"}
 
 The axis t of an output that reduces rows numbers the macro tiles along n.
 """
-INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""For each axis: in a grouped product whose groups differ along the axis, the last part of the id
-of the dimension that numbers the elements inside one group, such as `row` in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:

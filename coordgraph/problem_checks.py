@@ -198,13 +198,14 @@ def check_epilogue(gemm: Problem) -> None:
     _check_names(function)
     for operand in function.operands:
         number = IS_NUMBER.get(operand.name)
-        if number is not None and number != operand.is_scalar:
+        if number is not None and (number != operand.is_scalar or operand.index):
             kind = "a number" if number else "a tensor"
             raise VerifyError(
                 f"Gemm: the epilogue's operand '{operand.name}' is not {kind}, which kernels "
                 f"expect under this name; declare {kind}, or rename the operand"
             )
-        if gemm.diagonal and not operand.is_scalar and operand.axes not in ("mn", "lmn", "l", ""):
+        stored = not operand.is_scalar and not operand.index
+        if gemm.diagonal and stored and operand.axes not in ("mn", "lmn", "l", ""):
             raise VerifyError(
                 f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', "
                 "which group_axis=mnk does not allow; use 'lmn' (stored like D), 'l' (one "

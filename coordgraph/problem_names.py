@@ -6,6 +6,7 @@ __all__ = [
     "ARRAYS",
     "AXES",
     "GROUP_AXES",
+    "INSIDE",
     "IS_NUMBER",
     "LARGEST_PART_STRIDE",
     "LARGEST_STRIDE",
@@ -26,6 +27,8 @@ __all__ = [
     "SUMS",
     "TARGETS",
     "TENSORS",
+    "inside_group",
+    "product_row",
 ]
 
 RESERVED = frozenset(
@@ -119,3 +122,25 @@ PART_STRIDE = "stride_part"
 part of B is a matrix of its own."""
 GROUP_AXES = ("m", "k", "mnk")
 """The allowed values of `GemmProblem.group_axis`: axes along which the extents of groups differ."""
+INSIDE = {"m": "row", "n": "column", "k": "depth"}
+"""For each axis: what numbers the elements inside one group along the axis, if groups differ in
+extent along it."""
+
+
+def inside_group(tensor: str, axis: str) -> str:
+    """The id of the dimension of positions inside one group, such as `A.row`.
+
+    Args:
+        tensor: the tensor.
+        axis: an axis (`m`, `n` or `k`) along which the extents of groups differ.
+    """
+    return f"{tensor}.{INSIDE[axis]}"
+
+
+def product_row(tensor: str) -> str:
+    """The id of the dimension of the product's rows, which a table maps to rows of an array.
+
+    Args:
+        tensor: the tensor of that array: `A` (rows are gathered) or `D` (rows are scattered).
+    """
+    return f"{tensor}.product_row"

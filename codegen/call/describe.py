@@ -146,9 +146,11 @@ def describe(
         transpose_b=transpose_b,
         batched=not grouped,
         # A batch can be computed as one product with more rows. Epilogue operands other than C may
-        # depend on the batch index, which that product lacks, and the arrays for outputs other
-        # than D may have gaps between their matrices.
-        may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
+        # depend on the batch index, which that product lacks, as indices of elements may, and the
+        # arrays for outputs other than D may have gaps between their matrices.
+        may_join=len(arrays) == len("ABCD")
+        and not function.indices
+        and all(library(arrays[x]).makes_views for x in "AB"),
     )
     if arrangement.turned:
         if any(output.reduce for output in function.outputs):

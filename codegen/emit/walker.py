@@ -186,6 +186,22 @@ class Walker:
         step = op.width * prod(self.graph.coordinates[dim].fixed_size for dim in inner)
         return {name: first + i * step for i, name in enumerate(op.function.sums)}
 
+    def indices_of(self, node: Node, op: ApplyFragment, place: int = 0) -> dict[str, ir.Value]:
+        """The 32-bit values, by name, of the epilogue's operands that are indices of an element.
+
+        Args:
+            node: the node of the operation `op` in the control graph.
+            op: the operation that applies the epilogue.
+            place: the number of the element's register among the `op.width` registers.
+        """
+        found: dict[str, ir.Value] = {o.name: ir.Constant(I32, 0) for o in op.function.indices}
+        scope = node.scope.binding(op.vector, Integer(place)) if op.width > 1 else node.scope
+        for name, dim in zip(op.indices, op.along, strict=True):
+            index = scope.reverse(dim).values[0]
+            value = self.number(index, node)
+            found[name] = self.expressions.widen(value, 32, index, node.scope.ranges)
+        return found
+
     # The following methods emit counters: values in stack slots that operations increment.
 
     def emit_Counter(self, node: Node, op: Counter) -> None:

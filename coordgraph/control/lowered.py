@@ -239,7 +239,7 @@ class ApplyFragment(Operation):
     """Apply an epilogue function to `width` registers of a fragment, in place.
 
     The function's outputs besides D are written to their tensors. An operand of the function that
-    is neither in `sources` nor in `elements` is taken as 0.
+    is not in `sources`, `elements` or `indices` is taken as 0.
 
     Args:
         fragment: the name of the fragment; its registers are the function's `acc`.
@@ -262,6 +262,8 @@ class ApplyFragment(Operation):
             is merged into a register of the fragment `rows_of(output)`, unless it is padding.
         rows: the dimensions that number the registers of the fragments `rows_of(output)`: the rows
             of D of which a thread holds elements.
+        indices: operands of the function that are indices of the element of D.
+        along: for each operand in `indices`, the dimension whose index is the operand's value.
         vector: the dimension along the `width` consecutive registers.
         column: the dimension whose index is the column of D; a value whose column is padding is
             padding, too.
@@ -285,8 +287,20 @@ class ApplyFragment(Operation):
     rows: tuple[str, ...] = ()
     vector: str = ""
     column: str = ""
+    indices: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
 
-    ROLES = ("sources", "memories", "registers", "stores", "part", "rows", "vector", "column")
+    ROLES = (
+        "sources",
+        "memories",
+        "registers",
+        "stores",
+        "part",
+        "rows",
+        "vector",
+        "column",
+        "along",
+    )
 
     @property
     def read_from(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ def gelu_for_training(acc, bias):
 from coordgraph.epilogue.default import ALPHA_BETA
 from coordgraph.epilogue.emitter import Emitter
 from coordgraph.epilogue.function import EpilogueFunction
-from coordgraph.epilogue.operand import Operand, operand
+from coordgraph.epilogue.operand import Operand, index, operand
 from coordgraph.epilogue.operation import Algebra, Composed, Elementwise
 from coordgraph.epilogue.operations import (
     abs,
@@ -73,6 +73,7 @@ __all__ = [
     "fma",
     "function_text",
     "gelu",
+    "index",
     "leaky_relu",
     "log",
     "maximum",

@@ -144,7 +144,12 @@ class EpilogueFunction:
     @cached_property
     def tensors(self) -> tuple[Operand, ...]:
         """The operands that the kernel reads from tensors in memory."""
-        return tuple(o for o in self.operands if not o.is_scalar)
+        return tuple(o for o in self.operands if not o.is_scalar and not o.index)
+
+    @cached_property
+    def indices(self) -> tuple[Operand, ...]:
+        """The operands that are indices of the element of D, which the kernel computes."""
+        return tuple(o for o in self.operands if o.index)
 
     @cached_property
     def registers(self) -> int:

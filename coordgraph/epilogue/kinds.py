@@ -46,9 +46,12 @@ def value_kind(name: str, accumulator: str) -> str:
 def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
     """The kind (f32, f64 or i32) to which an epilogue converts the elements of an operand.
 
-    An operand without a declared type has the accumulator's kind if it is a scalar, or if both D's
-    type and the accumulator's are floats; otherwise it has the kind of D's type, `default`.
+    An index is an i32. An operand without a declared type has the accumulator's kind if it is a
+    scalar, or if both D's type and the accumulator's are floats; otherwise it has the kind of D's
+    type, `default`.
     """
+    if operand.index:
+        return "i32"
     if operand.summed:
         return accumulator
     if operand.dtype:

@@ -1,4 +1,4 @@
-"""Operands of an epilogue: named tensors and scalars, and the axes of D that each depends on."""
+"""Operands of an epilogue: named tensors, scalars and indices, and the axes of D of each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ __all__ = [
     "UNNAMED",
     "Operand",
     "check_name",
+    "index",
     "operand",
     "sum_named",
 ]
 
 ACCUMULATOR = "acc"
 """The name by which an epilogue function refers to the sum of products of an element of D."""
+INDEX = "index"
+"""The word that declares an index in the text form of a function: `column: n index`."""
 SUM = "sum"
 """The word that declares a sum of products in the text form of a function with several sums."""
 NUMBERS = ("true", "false", "inf", "nan")
@@ -37,7 +40,7 @@ m the row, n the column."""
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument of an epilogue other than a sum of products: a tensor or a scalar.
+    """One argument of an epilogue other than a sum of products: a tensor, a scalar or an index.
 
     Args:
         name: the name of the function's parameter, and of the keyword argument of a call.
@@ -48,6 +51,8 @@ class Operand:
         in_memory: True for a scalar that the kernel reads from an array of one element; False for a
             scalar that is passed by value.
         summed: True to convert elements to the accumulator's type when they are read.
+        index: True for the index of the element of D along the only axis in `axes`, an i32 that
+            the kernel computes. No array has it, and no call passes it.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Operand:
     optional: bool = False
     in_memory: bool = False
     summed: bool = False
+    index: bool = False
 
     @property
     def exchanged(self) -> Operand:
@@ -74,6 +80,8 @@ class Operand:
                     f"{what}: {field} {given!r} is not text; give a str, as in "
                     f'{name}=operand("n", "f32")'
                 )
+        if self.index:
+            self._check_index(what, name)
         if self.axes not in _subsets():
             raise VerifyError(
                 f"{what}: {self.axes!r} are not coordinates of an operand; give some "
@@ -93,6 +101,24 @@ class Operand:
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
 
+    def _check_index(self, what: str, name: str) -> None:
+        """Check that an index has exactly one axis, and none of the properties of an array.
+
+        Args:
+            what: the operand, for messages.
+            name: the operand's name in an example of its declaration.
+        """
+        if self.axes not in (*COORDINATES,):
+            raise VerifyError(
+                f"{what}: {self.axes!r} is not the axis of an index; give one of l (batch or "
+                f'group), m (row) and n (column), as in {name}=index("n")'
+            )
+        if self.dtype or self.optional or self.in_memory or self.summed:
+            raise VerifyError(
+                f"{what}: an index is computed by the kernel and is an i32, so it has no dtype, "
+                "and is neither optional nor in_memory nor summed; leave them out"
+            )
+
     @property
     def is_scalar(self) -> bool:
         """True if the operand is one number that a launch passes by value."""
@@ -105,6 +131,7 @@ class Operand:
             self.dtype,
             "optional" * self.optional,
             "summed" * self.summed,
+            INDEX * self.index,
         )
         return f"{self.name}: {' '.join(filter(None, words))}"
 
@@ -122,14 +149,15 @@ class Operand:
                 f"operand {text!r} cannot be read; write it as in 'bias: n' or 'scale: scalar f32'"
             )
         axes, *more = words
-        optional, summed = "optional" in more, "summed" in more
-        kinds = [word for word in more if word not in ("optional", "summed")]
+        optional, summed, indexed = (word in more for word in ("optional", "summed", INDEX))
+        kinds = [word for word in more if word not in ("optional", "summed", INDEX)]
         if len(kinds) > 1:
             raise VerifyError(
                 f"operand {text!r} has {len(kinds)} types ({', '.join(kinds)}); give only one"
             )
         axes = "" if axes in ("scalar", "element") else axes
-        return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)
+        element = words[0] == "element"
+        return cls(name.strip(), axes, "".join(kinds), optional, element, summed, indexed)
 
 
 def check_name(name: str, what: str, example: str = "bias") -> None:
@@ -181,6 +209,23 @@ def operand(
         summed: True to convert elements to the accumulator's type when they are read.
     """
     return Operand(UNNAMED, axes, dtype, optional, in_memory, summed)
+
+
+def index(axis: str) -> Operand:
+    """Declare an operand that is the index of the element of D along an axis: `column=index("n")`.
+
+    The index is an i32 that the kernel computes from the position of the element, so a call passes
+    no array for it. It is the number of the product in a batch or group, or the row or column in
+    the element's own product, also where a table says to which row of D a row is stored.
+
+    Args:
+        axis: `l` for the number of the product, which is 0 if there is only one, `m` for the row or
+            `n` for the column.
+
+    Raises:
+        VerifyError: `axis` is none of these.
+    """
+    return Operand(UNNAMED, axis, index=True)
 
 
 def sum_named(name: str) -> str:

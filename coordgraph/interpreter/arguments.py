@@ -134,26 +134,37 @@ DEFAULTS = {"c": None, "alpha": 1.0, "beta": 0.0}
 def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[str, Any]:
     """Values of an epilogue's operands by name: the caller's value, else the operand's default.
 
+    Indices, which the kernel computes, are left out.
+
     Args:
         function: the epilogue.
         given: the values that the caller passed, by operand name.
 
     Raises:
         LaunchError: the epilogue lacks an operand in `given` (c, alpha and beta are always accepted
-            with their default values), or an operand without a default is missing.
+            with their default values), an operand in `given` is an index, or an operand without a
+            default is missing.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if function.operand(name) is not None:
+        operand = function.operand(name)
+        if operand is not None and operand.index:
+            raise LaunchError(
+                f"{name} is an index of the epilogue {function.name}, which the kernel computes; "
+                f"leave out {name}=…"
+            )
+        if operand is not None:
             found[name] = value
         elif name not in DEFAULTS or not _is_default(name, value):
-            names = ", ".join(o.name for o in function.operands) or "none"
+            names = ", ".join(o.name for o in function.operands if not o.index) or "none"
             hint = "; give out=, an array of that type" if name == "out_dtype" else ""
             raise LaunchError(
                 f"{name} is no operand of the epilogue {function.name}; its operands are: {names}"
                 f"{hint}"
             )
     for operand in function.operands:
+        if operand.index:
+            continue
         if operand.name in DEFAULTS:
             found.setdefault(operand.name, DEFAULTS[operand.name])
         if found.get(operand.name) is None and not operand.optional:

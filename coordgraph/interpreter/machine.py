@@ -104,6 +104,7 @@ class Machine:
         each = [total] if len(sums) == 1 else total if total.ndim else [total] * len(sums)
         values: dict[str, Any] = {**dict(zip(sums, each, strict=True)), **self.scalars}
         values |= {gemm.operands[tensor].name: zero for tensor in op.operands}
+        values |= {o.name: self._index(work, op, o.axes, env) for o in op.function.indices}
         for stage in op.function.stages(gemm.accumulator, out):
             if stage.optional and not self._given(tensor_of(stage.optional)):
                 continue
@@ -120,6 +121,14 @@ class Machine:
                 self.memory.write(tensor, elements, env, value)
             values[ACCUMULATOR] = found
         return values[ACCUMULATOR]
+
+    def _index(self, work: Work, op: Epilogue, axis: str, env: Environment) -> Array:
+        """The index along `axis` (l, m or n) of each element of the tile of D; see `index_of`."""
+        graph = self.program.graph
+        if not (dim := graph.gemm.index_of(axis)):
+            return np.zeros((), np.int32)
+        found, _ = work.indices(dim, graph.coordinates[op.output])(env)
+        return found.astype(np.int32)
 
     def _given(self, tensor: str) -> bool:
         """True if the kernel reads the epilogue operand whose tensor is `tensor`.

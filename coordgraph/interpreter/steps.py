@@ -65,17 +65,29 @@ class Work:
         if D were stored.
         """
         if user.id not in self._elements:
-            graph = self.program.graph.coordinates
-            axes = indices_below(graph, user, self.node.scope.known, self._others)
-            found = self.solution(user)
-            self._elements[user.id] = Elements(
-                found.values[0],
-                found.guard,
-                [graph.symbol(axis) for axis in axes],
-                [axis.fixed_size for axis in axes],
-                self.program.slots,
-            )
+            self._elements[user.id] = self._of_tile(user, self.solution(user))
         return self._elements[user.id]
+
+    def indices(self, dim: str, user: Dimension) -> Elements:
+        """The index along the dimension `dim` of each element of the tile of the tensor `user`.
+
+        The offsets of the result are the indices; `user` is a tensor as for `elements`.
+        """
+        if (key := f"{dim} of {user.id}") not in self._elements:
+            self._elements[key] = self._of_tile(user, self.scope.reverse(dim))
+        return self._elements[key]
+
+    def _of_tile(self, user: Dimension, found: Solution) -> Elements:
+        """The values and the guard of `found` for all elements of the tile of the tensor `user`."""
+        graph = self.program.graph.coordinates
+        axes = indices_below(graph, user, self.node.scope.known, self._others)
+        return Elements(
+            found.values[0],
+            found.guard,
+            [graph.symbol(axis) for axis in axes],
+            [axis.fixed_size for axis in axes],
+            self.program.slots,
+        )
 
     def solution(self, user: Dimension) -> Solution:
         """An element's offset in tensor `user`, and the condition that it is no padding."""

@@ -133,6 +133,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
         sums = {name: matrix_product(a, part) for name, part in parts.items()}
         numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
+        numbers |= _indices(gemm, number, *sums[gemm.epilogue.sums[0]].shape)
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
                 continue
@@ -151,6 +152,22 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             value = np.broadcast_to(value, place.shape)
             expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))
             yield Product(number, expected, place, tensor)
+
+
+def _indices(gemm: GemmProblem, number: int, rows: int, columns: int) -> dict[str, Array]:
+    """The values of the epilogue's indices for all elements of one product, by operand name.
+
+    Args:
+        gemm: the problem.
+        number: the number of the product.
+        rows, columns: the extents of the product's D.
+    """
+    along = {
+        "l": np.full((1, 1), number),
+        "m": np.arange(rows).reshape(-1, 1),
+        "n": np.arange(columns).reshape(1, -1),
+    }
+    return {o.name: along[o.axes].astype(np.int32) for o in gemm.epilogue.indices}
 
 
 def _reduced_tiles(reduce: str, value: Array, width: int) -> Array:

@@ -177,6 +177,8 @@ def applied(
     given = [tensor_of(o.name) for o in function.tensors if tensor_of(o.name) not in absent]
     sources = tuple(t for t in given if gemm.axes[t] or gemm.is_apart(t))
     reduces = tuple(o.name for o in function.outputs if o.reduce and rows)
+    # A single product has no dimension that numbers products, so its index along l is taken as 0.
+    indices = {o.name: dim for o in function.indices if (dim := gemm.index_of(o.axes))}
     return ApplyFragment(
         fragment,
         function,
@@ -190,8 +192,10 @@ def applied(
         part=part if len(function.sums) > 1 else "",
         reduces=reduces,
         rows=rows if reduces else (),
-        vector=vector if reduces else "",
+        vector=vector if reduces or indices else "",
         column="D.1" if reduces else "",
+        indices=tuple(indices),
+        along=tuple(indices.values()),
     )
 
 

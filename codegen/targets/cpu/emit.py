@@ -348,11 +348,11 @@ class HostWalker(FlagWalker):
         emit = ElementwiseEmitter(b, gpu=False, fast=False)
         kinds = op.function.kinds(gemm.accumulator, out).operands
         slot = self._slot(node, op.fragment, op.registers, op.width)
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {**self.indices_of(node, op)}
         for name, number in self.sums_of(node, op).items():
             own = self.fragments.slot(f"{op.fragment}.1", number, self._type(1))
             values[name] = b.load(own, typ=self._type(1))
-        for operand in op.function.operands:
+        for operand in (*op.function.scalars, *op.function.tensors):
             tensor, kind = tensor_of(operand.name), kinds[operand.name]
             if operand.is_scalar:
                 values[operand.name] = self.given[operand.name]

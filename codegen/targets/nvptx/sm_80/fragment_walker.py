@@ -276,7 +276,7 @@ class FragmentWalker(Walker):
         slots = self._slots(node, op.fragment, op.registers, op.width)
         before = self.issued
         operands: dict[str, list[Any]] = {}
-        for operand in op.function.operands:
+        for operand in (*op.function.scalars, *op.function.tensors):
             tensor, kind = tensor_of(operand.name), kinds[operand.name]
             if operand.is_scalar:
                 values = [self.given[operand.name]]
@@ -299,6 +299,7 @@ class FragmentWalker(Walker):
         }
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
+            values |= self.indices_of(node, op, i)
             for name, own in sums.items():
                 values[name] = self.builder.load(own[i], typ=self.sums.type)
             result, outputs = op.function.emit(emit, values, gemm.accumulator, out)

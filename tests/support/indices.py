@@ -1,0 +1,53 @@
+"""Epilogues for tests whose values are the indices of each element of D."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coordgraph import epilogue as ep
+from coordgraph.interpreter.arguments import Array
+
+__all__ = ["causal", "gated", "positions", "positions_of", "unstored"]
+
+INDICES = {"product": ep.index("l"), "row": ep.index("m"), "column": ep.index("n")}
+PRODUCT, ROW = 1 << 18, 1 << 9
+"""Factors of the number of the product and of the row in a value of `positions`: the values are
+exact in f32 if rows and columns are below 512, and products below 64."""
+
+
+def _position(product: Any, row: Any, column: Any) -> Any:
+    return ep.cast(product * PRODUCT + row * ROW + column, to="f32")
+
+
+@ep.epilogue(**INDICES)
+def positions(acc: Any, product: Any, row: Any, column: Any) -> Any:
+    """The number of the product, the row and the column of each element, as one number."""
+    return _position(product, row, column)
+
+
+@ep.epilogue(**INDICES)
+def gated(gate: Any, up: Any, product: Any, row: Any, column: Any) -> Any:
+    """`positions` of a product with two sums for each element."""
+    return ep.where(ep.compare(gate, up, relation="<"), 0.0, 0.0) + _position(product, row, column)
+
+
+@ep.epilogue(
+    row=ep.index("m"), column=ep.index("n"), first=ep.output("m", reduce="max"), copy=ep.output()
+)
+def unstored(acc: Any, row: Any, column: Any) -> Any:
+    """The least column of each row, negated, and each position; D is not stored."""
+    return None, -ep.cast(column, to="f32"), _position(0, row, column)
+
+
+@ep.epilogue(row=ep.index("m"), column=ep.index("n"))
+def causal(acc: Any, row: Any, column: Any) -> Any:
+    """The sums up to the diagonal; -inf to the right of it."""
+    return ep.where(ep.compare(column, row, relation="<="), acc, float("-inf"))
+
+
+def positions_of(rows: int, columns: int, product: int = 0) -> Array:
+    """The values of `positions` for one product with `rows` rows and `columns` columns."""
+    row, column = np.indices((rows, columns))
+    return (product * PRODUCT + row * ROW + column).astype(np.float32)
