@@ -45,9 +45,9 @@ def _loss(kind: str) -> EpilogueFunction:
         kind: the element type of the sums of products.
     """
     totals, picked = ep.output("m", kind, reduce="logsumexp"), ep.output("m", kind, reduce="sum")
-    rows, columns = ep.operand("m", "i32"), ep.operand("n", "i32")
+    rows = ep.operand("m", "i32")
 
-    @ep.epilogue(target=rows, column=columns, totals=totals, picked=picked)
+    @ep.epilogue(target=rows, column=ep.index("n"), totals=totals, picked=picked)
     def loss(acc: Any, target: Any, column: Any) -> Any:
         here = ep.compare(column, target, relation="==")
         return None, acc, ep.where(here, acc, 0.0)
@@ -60,15 +60,15 @@ def _gradient(kind: str) -> EpilogueFunction:
     """The epilogue whose D is the gradient of each logit.
 
     The gradient is `scale·(exp(logit - total) - (column == target))`, where `total` is the
-    logsumexp of the row of logits, and `scale` the gradient of the token's loss (0 if ignored).
+    logsumexp of the row of logits, and `scale` the gradient of the token's loss (0 if ignored). The
+    columns may be a block of the classes; `target` is then counted from the block's first class.
 
     Args:
         kind: the element type of the sums of products.
     """
-    rows, columns = ep.operand("m", "i32"), ep.operand("n", "i32")
-    numbers = ep.operand("m", kind)
+    rows, numbers = ep.operand("m", "i32"), ep.operand("m", kind)
 
-    @ep.epilogue(target=rows, column=columns, total=numbers, scale=numbers)
+    @ep.epilogue(target=rows, column=ep.index("n"), total=numbers, scale=numbers)
     def logit_gradient(acc: Any, target: Any, column: Any, total: Any, scale: Any) -> Any:
         here = ep.compare(column, target, relation="==")
         share = ep.exp(acc - total)
@@ -104,7 +104,7 @@ def token_losses(
             f"nor a class, 0 to {classes - 1}; correct the target"
         )
     a, b = readable(hidden, by_rows=invariant), readable(weight.t())
-    given: dict[str, Any] = {"target": _narrow(targets), "column": _columns(weight)}
+    given: dict[str, Any] = {"target": _narrow(targets)}
     options: Any = {"epilogue": _loss(_kind(hidden)), "invariant": invariant}
     if hidden.is_cuda:
         _, totals, picked = matmul(a, b, **options, **given)
@@ -145,8 +145,8 @@ def token_loss_gradients(
     """
     kind = kind_of_losses(hidden)
     scale = torch.where(targets.ne(ignore_index), grad.to(kind), 0.0).contiguous()
-    column = _columns(weight)
-    rows: dict[str, Any] = {"target": _narrow(targets), "total": totals.contiguous()}
+    target = _narrow(targets)
+    rows: dict[str, Any] = {"total": totals.contiguous(), "scale": scale}
     tokens, classes = hidden.shape[0], weight.shape[0]
     step = PINNED_CLASSES if invariant else _step(tokens, classes)
     same: Any = {"invariant": invariant}
@@ -157,8 +157,8 @@ def token_loss_gradients(
         part = weight[first : first + step]
         count = part.shape[0]
         block = memory[: tokens * count].view(tokens, count)
-        here: dict[str, Any] = {**rows, "scale": scale, "column": column[first : first + count]}
-        launch(hidden, part.t(), epilogue=_gradient(_kind(hidden)), out=block, **here, **same)
+        rows["target"] = torch.sub(target, first) if first else target
+        launch(hidden, part.t(), epilogue=_gradient(_kind(hidden)), out=block, **rows, **same)
         if of_weight is not None:
             launch(block.t(), hidden, out=of_weight[first : first + count])
         if not needs[0]:
@@ -184,8 +184,3 @@ def _step(tokens: int, classes: int) -> int:
 def _narrow(targets: Tensor) -> Tensor:
     """The targets as a contiguous i32 tensor, which kernels read."""
     return targets.to(torch.int32).contiguous()
-
-
-def _columns(weight: Tensor) -> Tensor:
-    """The indices of the columns of logits, 0 to classes - 1, as an i32 tensor."""
-    return torch.arange(weight.shape[0], dtype=torch.int32, device=weight.device)
