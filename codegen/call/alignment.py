@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 
 from codegen.call.views import TensorView
 from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import dtype
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["alignment_of", "alignment_of_factors"]
+__all__ = ["alignment_of", "alignment_of_factors", "part_bytes"]
 
 LARGEST_STEP = 1 << 40
 """The number of bytes that strides of a TMA descriptor must be less than."""
@@ -35,14 +36,35 @@ def alignment_of(view: TensorView) -> int:
 def alignment_of_factors(gemm: GemmProblem, views: Mapping[str, TensorView]) -> int:
     """The largest power of two, up to 16, to which A and B are aligned; see `alignment_of`.
 
-    If the rows of A are gathered, threads copy them in chunks of 16 bytes, and a chunk that is not
-    whole would bring elements of the gap behind a row. The result is 1 if rows have such a chunk.
+    Two more things count:
+
+    - If the rows of A are gathered, threads copy them in chunks of 16 bytes, and a chunk that is
+      not whole would bring elements of the gap behind a row. The result is 1 if rows have such a
+      chunk.
+    - If a row of B has the columns of several parts, one part after another, a box of TMA begins
+      where a part begins. TMA only loads boxes whose first element is at a multiple of 16 bytes in
+      its row; for others the GPU reports an illegal instruction.
 
     Args:
-        gemm: the problem, which says whether the rows of A are gathered.
+        gemm: the problem, which says whether the rows of A are gathered, and where the parts of B
+            are.
         views: the arrays of a call, by the name of the tensor.
     """
     found = min(alignment_of(views[name]) for name in "AB")
-    a = views["A"]
-    whole = not gemm.gathered_rows or a.shape[-1] % dtype(a.dtype).chunk == 0
-    return found if whole else 1
+    a, b = views["A"], views["B"]
+    if gemm.gathered_rows and a.shape[-1] % dtype(a.dtype).chunk:
+        return 1
+    part = part_bytes(gemm, b.shape[-1])
+    return gcd(found, part) if part else found
+
+
+def part_bytes(gemm: GemmProblem, columns: int) -> int:
+    """Number of bytes of the adjacent columns of one part of B in a row; 0 if rows have no parts.
+
+    Args:
+        gemm: the problem, which says where the parts of B are.
+        columns: number of columns in a row of B.
+    """
+    if not gemm.parts_in_rows or gemm.parts_apart:
+        return 0
+    return (gemm.part_width or columns // gemm.sums) * dtype(gemm.dtype).bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from codegen.call.alignment import alignment_of
+from codegen.call.alignment import alignment_of, alignment_of_factors
 from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView
 from coordgraph import LaunchError
@@ -42,7 +42,7 @@ def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> No
             "a is given as its transpose, so m decides the alignment of its rows, and with it the "
             "instructions that multiply; with invariant=True pass a row-major copy of a"
         )
-    rows = min(alignment_of(_rows(views[name])) for name in "AB")
+    rows = alignment_of_factors(request.gemm, {name: _rows(views[name]) for name in "AB"})
     if request.alignment == rows:
         return
     name = next(x for x in "AB" if alignment_of(views[x]) == request.alignment)

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
-from codegen.call.alignment import alignment_of
+from codegen.call.alignment import alignment_of, part_bytes
 from codegen.call.views import TensorView
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
@@ -202,7 +202,8 @@ class PlanRequest:
 def unaligned(problem: Gemm) -> list[tuple[str, int]]:
     """The matrices, of A and B, whose rows are not a multiple of 16 bytes long.
 
-    Each item of the result is the name of the matrix and the number of bytes of its rows.
+    Each item of the result is the name of the matrix and the number of bytes of its rows. If a row
+    of B has the columns of several parts, it is the number of bytes of one part's columns.
 
     A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
     """
@@ -214,4 +215,10 @@ def unaligned(problem: Gemm) -> list[tuple[str, int]]:
     }
     views = {x: TensorView(0, s, (s[1], 1), problem.dtype) for x, s in shapes.items()}
     size = dtype(problem.dtype).bytes
-    return [(x, size * v.shape[1]) for x, v in views.items() if alignment_of(v) < ALIGNED_BYTES]
+    rows = {x: size * v.shape[1] for x, v in views.items()}
+    rows["B"] = part_bytes(problem, n) or rows["B"]
+    return [
+        (x, rows[x])
+        for x, v in views.items()
+        if alignment_of(v) < ALIGNED_BYTES or rows[x] % ALIGNED_BYTES
+    ]

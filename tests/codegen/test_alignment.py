@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from codegen.call.alignment import alignment_of
+from codegen.call.alignment import alignment_of, alignment_of_factors
+from codegen.call.request import unaligned
 from codegen.call.views import TensorView
+from coordgraph import Gemm
+from tests.support.gated import swiglu
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -38,3 +43,28 @@ def test_gaps_between_rows_count(stride: int, wanted: int):
     """
     assert alignment_of(TensorView(0, (4, 15), (stride, 1), "bf16")) == wanted
     assert alignment_of(TensorView(0, (3, 4, 15), (1024, stride, 1), "bf16")) == wanted
+
+
+@pytest.mark.parametrize(("columns", "wanted"), [(64, 16), (60, 8), (62, 4), (61, 2)])
+def test_tma_loads_stacked_parts_only_if_each_begins_at_16_bytes(columns: int, wanted: int):
+    """A row of B holds the columns of both parts, so the second part begins at `columns`.
+
+    The rows themselves are aligned to 16 bytes.
+    """
+    a, b = TensorView(0, (7, 64), (64, 1), "bf16"), TensorView(0, (64, 128), (128, 1), "bf16")
+    b = replace(b, shape=(64, 2 * columns))
+    gemm = Gemm("bf16", epilogue=swiglu, parts="stacked")
+    assert alignment_of_factors(gemm, {"A": a, "B": b}) == wanted
+    # Neither B as its transpose, nor single columns that alternate, nor separate arrays have rows
+    # in which the second part begins.
+    rows = TensorView(0, (2 * columns, 64), (64, 1), "bf16")
+    turned = replace(gemm, transpose_b=True)
+    assert alignment_of_factors(turned, {"A": a, "B": rows}) == 16
+    for parts in ("interleaved", "interleaved:8"):
+        assert alignment_of_factors(replace(gemm, parts=parts), {"A": a, "B": b}) == 16
+
+
+def test_explanations_name_the_bytes_of_a_part():
+    gemm = Gemm("bf16", m=16, n=60, k=64, epilogue=swiglu, parts="stacked")
+    assert unaligned(gemm) == [("B", 120)]
+    assert not unaligned(replace(gemm, n=64))

@@ -24,7 +24,10 @@ SCHEDULES = (
     ("split-k{splits=3}", (128, 128, 64)),
     ("heterogeneous-tiles", (128, 256, 64)),
 )
-SIZES = ((256, 256, 192), (200, 168, 72), (129, 131, 77), (1, 7, 5), (300, 17, 1000))
+SIZES = (
+    *((256, 256, 192), (200, 168, 72), (129, 131, 77), (1, 7, 5), (300, 17, 1000)),
+    *((129, 132, 72), (40, 60, 16)),  # rows of B begin at multiples of 16 bytes, its parts do not
+)
 PARTS = ("stacked", "interleaved", "interleaved:8", "interleaved:16")
 LAYOUTS = [(parts, turned) for parts in PARTS for turned in (True, False)]
 every_layout = pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
