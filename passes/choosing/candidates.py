@@ -223,7 +223,7 @@ def candidates(
         "out_bytes": out_bytes,
         "c_bytes": reads.element_bytes,
     }
-    same |= {"operand_bytes": reads.total_bytes}
+    same |= {"operand_bytes": reads.total_bytes, "row_cycles": reads.row_cycles}
     schedules = tuple(kind.schedule for kind in kinds)
     number = {id(kind): place * len(cut.tiles) for place, kind in enumerate(kinds)}
     firsts = np.repeat(np.array([number[id(kind)] for kind, _, _ in parts], np.intp), counts)

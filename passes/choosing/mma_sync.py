@@ -90,6 +90,7 @@ def _candidates(problem: Gemm, figures: GpuFigures, batches: int, reads_c: bool)
         **{"turned_a": problem.transpose_a, "turned_b": problem.transpose_b},
         **{"in_bytes": kind.bytes, "out_bytes": stored_bytes(problem)},
         **{"c_bytes": operands.element_bytes, "operand_bytes": operands.total_bytes},
+        **{"row_cycles": operands.row_cycles},
         **{"tile_k": kind.row // ROWS, "cluster_m": 1, "cluster_n": 1, "cluster_k": 1, "turns": 1},
     }
     columns = {name: np.full(len(rows), float(value)) for name, value in same.items()}

@@ -28,7 +28,7 @@ from passes.choosing.kernel_shape import (
 from passes.choosing.plan_table import Column, Flag, Table
 from passes.choosing.traffic import traffic_of
 from passes.choosing.work import Work
-from passes.lowering.sm_90a.division import MMA_M
+from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
 
 __all__ = ["Cost", "Counts", "cost", "iteration", "tile_end"]
 
@@ -206,9 +206,9 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
 def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
     """Three columns of seconds that are spent at the end of a tile, with one entry for each plan.
 
-    The columns are the time to copy D out of the registers; the time to store D in memory, which
-    overlaps with the next tile's main loop; and the time of the sum over a cluster whose CTAs
-    divide k (0 for other plans).
+    The columns are the time to reduce rows and to copy D out of the registers; the time to store D
+    in memory, which overlaps with the next tile's main loop; and the time of the sum over a cluster
+    whose CTAs divide k (0 for other plans).
 
     Args:
         t: a table with one problem and one plan in each row.
@@ -222,6 +222,8 @@ def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
     partly = partly * (1 + (c.odd_store - 1) * s.odd * astray(t.n, LINE, t.out_bytes))
     stored_bytes = stored_bytes * partly
     tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.slot_rate
+    # The four warps of a warpgroup run on the four warp schedulers of an SM.
+    tile = tile + s.rows * s.columns / WARPGROUP * t.row_cycles / c.clock
     drain = stored_bytes / c.store_rate
     received = s.partial_bytes * (t.cluster_k - 1)
     return tile, drain, np.where(t.cluster_k > 1, c.sum_seconds + received / c.sum_rate, 0)

@@ -44,6 +44,8 @@ class Table:
             reads none.
         operand_bytes: bytes of all operands that the epilogue reads and of its outputs besides D,
             summed over all products.
+        row_cycles: cycles that outputs which reduce rows take for one element of each thread of a
+            warpgroup; 0 if the epilogue has no such output.
         tile_m, tile_n, tile_k: elements of the macro tile along each axis.
         cluster_m, cluster_n, cluster_k: number of CTAs of a cluster along each axis.
         turns: number of pingpong warpgroups, which alternate between tiles; 1 if warpgroups are
@@ -71,6 +73,7 @@ class Table:
     out_bytes: Column
     c_bytes: Column
     operand_bytes: Column
+    row_cycles: Column
     tile_m: Column
     tile_n: Column
     tile_k: Column
@@ -306,4 +309,5 @@ def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> d
         "out_bytes": stored_bytes(gemm),
         "c_bytes": 0,
         "operand_bytes": 0,
+        "row_cycles": 0,
     }
