@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -208,14 +208,17 @@ class EpilogueFunction:
         def number(value: Any, kind: str) -> Array:
             return np.asarray(value, NUMPY_KINDS[kind])
 
-        return self._run(made, kinds, known_as, run, number)
+        outputs, result = self._run(made, kinds, known_as, run, number)
+        return result, outputs
 
     def emit(
         self, emit: Emitter, values: Mapping[str, Any], accumulator: str, default: str
-    ) -> tuple[Any, dict[str, Any]]:
-        """Emit code that computes the function for one element of D.
+    ) -> Iterator[Any]:
+        """Emit code that computes the function for one element of D, in two parts.
 
-        Returns the value of D, and the values of all other outputs by name.
+        The iterator yields the values of all other outputs by name, and then the value of D. The
+        steps on which only D depends are emitted in between, when the second value is requested. So
+        a caller can use the other outputs before D's value takes the place of the sum.
 
         Args:
             emit: the code generator.
@@ -243,10 +246,11 @@ class EpilogueFunction:
 
     def _run(
         self, made: dict[str, Any], kinds: Kinds, known_as: dict[str, str], run: Any, number: Any
-    ) -> tuple[Any, dict[str, Any]]:
-        """Call `run` for each step in order, with the values of the step's arguments.
+    ) -> Iterator[Any]:
+        """Call `run` for each step, with the values of the step's arguments.
 
-        Returns the value of D, and the values of all other outputs by name.
+        Yields the values of all other outputs by name, once their steps have run, and then the
+        value of D.
 
         Args:
             made: the values of sums and operands by name; the function adds the value of each
@@ -258,17 +262,39 @@ class EpilogueFunction:
                 gets the kind of the arguments, the options, and the kind of the result.
             number: a function that makes a value from a constant and a kind.
         """
-        for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
-            operation = known(step.operation)
-            given = [known_as[a] for a in step.arguments if isinstance(a, str)]
-            kind = next((k for k in given if k != "bool"), given[0] if given else "f32")
-            if step.operation == "where" and kind == "bool":
-                kind = result
-            arguments = [made[a] if isinstance(a, str) else number(a, kind) for a in step.arguments]
-            options = {**operation.options, **dict(step.constants)}
-            name = f"%{place}"
-            made[name], known_as[name] = run(step, kind, arguments, options, result), result
-        return made[str(self.result)], {o.name: made[str(o.value)] for o in self.outputs}
+        first = self._of_outputs
+        for early in (True, False):
+            for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
+                if (place in first) is not early:
+                    continue
+                operation = known(step.operation)
+                given = [known_as[a] for a in step.arguments if isinstance(a, str)]
+                kind = next((k for k in given if k != "bool"), given[0] if given else "f32")
+                if step.operation == "where" and kind == "bool":
+                    kind = result
+                arguments = [
+                    made[a] if isinstance(a, str) else number(a, kind) for a in step.arguments
+                ]
+                options = {**operation.options, **dict(step.constants)}
+                name = f"%{place}"
+                made[name], known_as[name] = run(step, kind, arguments, options, result), result
+            yield (
+                {o.name: made[str(o.value)] for o in self.outputs}
+                if early
+                else made[str(self.result)]
+            )
+
+    @cached_property
+    def _of_outputs(self) -> frozenset[int]:
+        """The numbers of the steps on which outputs besides D depend."""
+        found: set[int] = set()
+        waiting = [str(output.value) for output in self.outputs]
+        while waiting:
+            value = waiting.pop()
+            if value.startswith("%") and (place := int(value[1:])) not in found:
+                found.add(place)
+                waiting += [a for a in self.steps[place].arguments if isinstance(a, str)]
+        return frozenset(found)
 
     # The following methods find the operands that each value depends on.
 

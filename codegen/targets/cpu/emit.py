@@ -360,7 +360,7 @@ class HostWalker(FlagWalker):
                 values[operand.name] = self._operand(node, tensor, kind, op)
             else:
                 values[operand.name] = emit.constant(0, kind)
-        result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
+        outputs, result = op.function.emit(emit, values, gemm.accumulator, out)
         self._store_outputs(node, op, outputs)
         made = dtype(op.function.kinds(gemm.accumulator, out).result)
         if self._as_bits(made):

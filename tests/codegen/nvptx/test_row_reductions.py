@@ -265,6 +265,29 @@ def test_kernels_assemble_without_spills(case: Case):
     assert_clean(report)
 
 
+@ep.epilogue(
+    scale="m", total=ep.output("m", reduce="logsumexp"), added=ep.output("m", reduce="sum")
+)
+def unstored(acc: Any, scale: Any) -> Any:
+    return None, acc * scale, acc
+
+
+@ep.epilogue(scale="m", bias="n", squares=ep.output("m", reduce="sum"))
+def scaled(acc: Any, scale: Any, bias: Any) -> Any:
+    return acc * scale + bias, acc * acc
+
+
+@pytest.mark.parametrize("function", [unstored, scaled], ids=["unstored", "scaled"])
+def test_pingpong_kernels_with_operands_assemble_without_serialized_wgmma(
+    function: ep.EpilogueFunction,
+):
+    """An epilogue uses the sums for all outputs before it replaces them, so none is copied."""
+    options = {"consumers": "pingpong", "cluster_m": 2}
+    case = Case("sm_90a", PERSISTENT, (256, 128, 64), options, {"transpose_b": True})
+    _, report = compiled(function, case).program().assembled()
+    assert_clean(report)
+
+
 def test_a_warp_that_holds_whole_rows_needs_no_shared_memory():
     """With A as the left operand of wgmma, four lanes hold a row: shuffles suffice."""
     case = Case("sm_90a", PERSISTENT, (128, 256, 64), {}, {})

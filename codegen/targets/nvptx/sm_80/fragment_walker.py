@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -21,7 +21,7 @@ from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tensors import Role
 
-__all__ = ["BARRIER_BYTES", "FragmentWalker"]
+__all__ = ["BARRIER_BYTES", "SINGLE", "FragmentWalker"]
 
 SINGLE = DTYPES["f32"]
 """The type f32, to which 16-bit floats are converted for arithmetic."""
@@ -297,24 +297,43 @@ class FragmentWalker(Walker):
             name: self._slots_from(op.fragment, first, op.width)
             for name, first in self.sums_of(node, op).items()
         }
-        for i, slot in enumerate(slots):
+        emissions: list[Iterator[Any]] = []
+        for i in range(len(slots)):
             values = {n: each[i % len(each)] for n, each in operands.items()}
             values |= self.indices_of(node, op, i)
             for name, own in sums.items():
                 values[name] = self.builder.load(own[i], typ=self.sums.type)
-            result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
-            for output, value in outputs.items():
+            emissions.append(op.function.emit(emit, values, gemm.accumulator, out))
+            for output, value in next(emissions[-1]).items():
                 made[output].append(value)
-            # The register has the type of the sum, so the bits of a result of another type, such
-            # as an f32 beside i32 sums, are stored in it.
-            if dtype(result_kind).bits < self.sums.kind.bits:
-                result = self.builder.zext(result, ir.IntType(self.sums.kind.bits))
-            if result.type != self.sums.type:
-                result = self.builder.bitcast(result, self.sums.type)
-            self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
+        # The values of other outputs are used before D's values replace the sums. Otherwise LLVM
+        # copies all sums before `wgmma.wait_group`, and ptxas then serializes wgmma.
         self._emit_outputs(node, op, made)
+        if op.function.stores_d:
+            for slot, emission in zip(slots, emissions, strict=True):
+                self._replace_sum(slot, next(emission), dtype(result_kind), pinned=pinned)
         if self.issued > before:
             self._count(self.issued - before)
+
+    def _replace_sum(
+        self, slot: ir.AllocaInstr, result: ir.Value, kind: DType, *, pinned: bool
+    ) -> None:
+        """Emit a store of an epilogue's result in the register of the sum.
+
+        The register has the type of the sum. The bits of a result of another type, such as an f32
+        beside i32 sums, are stored in it.
+
+        Args:
+            slot: the stack slot of the register.
+            result: the result.
+            kind: the type of the result.
+            pinned: whether LLVM must compute the result here.
+        """
+        if kind.bits < self.sums.kind.bits:
+            result = self.builder.zext(result, ir.IntType(self.sums.kind.bits))
+        if result.type != self.sums.type:
+            result = self.builder.bitcast(result, self.sums.type)
+        self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
 
     def _emit_outputs(
         self, node: Node, op: ops.ApplyFragment, values: Mapping[str, list[ir.Value]]

@@ -9,7 +9,7 @@ from llvmlite import ir
 from sympy import Integer
 
 from codegen.emit.elementwise import ElementwiseEmitter
-from codegen.targets.nvptx.sm_80.fragment_walker import FragmentWalker
+from codegen.targets.nvptx.sm_80.fragment_walker import SINGLE, FragmentWalker
 from codegen.targets.nvptx.sm_80.instructions import F32
 from coordgraph.control import row_reductions as ops
 from coordgraph.control.lowered import ApplyFragment
@@ -76,7 +76,10 @@ class RowReductionWalker(FragmentWalker):
         if known:
             slots = self._row(node, ops.rows_of(output), op.rows, reduce)
             state = tuple(self._load_slots(slots))
-            self._store_slots(slots, running.absorb(self._algebra, state, known))
+            merged = running.absorb(self._algebra, state, known)
+            # Pinned, so that LLVM computes them here, before the sums of these elements are
+            # replaced; otherwise it copies all sums, and ptxas serializes wgmma.
+            self._store_slots(slots, (self.ptx.pinned(value, SINGLE) for value in merged))
 
     def _store_slots(self, slots: list[ir.AllocaInstr], values: Iterable[ir.Value]) -> None:
         """Emit stores of new values of registers in their stack slots."""
