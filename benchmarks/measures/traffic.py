@@ -10,7 +10,8 @@ The order of tiles determines which workgroups run at the same time. The order i
 
 Simulated, without a GPU: all workgroups advance in step, one iteration (a k tile) each, and read
 through a simulated L2 cache; `benchmarks.counting.l2` says what is assumed. The figure is bytes of
-A and B that come from memory. The default cache size is `l2_bytes` of the cost model of the device.
+A and B that come from memory. The default size is what the cost model says the device's cache keeps
+of A and B: `Constants.kept_bytes`.
 
 Measured on a GPU: bytes read from memory and from the L2 cache by the hardware counters, in one
 launch that begins with an empty cache (`ncu` must be installed and permitted to count); and the
@@ -184,8 +185,8 @@ def model(
         tile: the macro tile and the cluster, as `256x256x64@c2x1`.
         order: the passes before the schedule, or `none`.
         schedule: the pipeline of the schedule.
-        cache_bytes: the size of the simulated L2 cache; by default `l2_bytes` of the GPU's cost
-            model.
+        cache_bytes: the size of the simulated L2 cache; by default `kept_bytes` of the GPU's
+            cost model.
         device: the GPU whose number of resident workgroups and cost model are used.
         dtype: the element type of A, B and D.
     """
@@ -193,7 +194,7 @@ def model(
     cluster = prod(parse_plan(f"{tile} {schedule}").cluster)
     slots = int(constants.slots(np.array([cluster]))[0])
     plan = plan_of(tile, order, schedule, slots, dtype)
-    cache_bytes = constants.l2_bytes if cache_bytes is None else cache_bytes
+    cache_bytes = constants.kept_bytes if cache_bytes is None else cache_bytes
     asked = requests(plan.pipeline, plan.tile, (size.m, size.n, size.k), slots, dtype)
     found = through_cache(asked, cache_bytes)
     return {

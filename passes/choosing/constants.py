@@ -37,6 +37,11 @@ model."""
 TIMES = ".times.json"
 """Suffix of the name of the file that holds the measured times of a calibration, in the same folder
 as the device's file of constants."""
+L2_KEPT = 0.6
+"""Share of the L2 cache's bytes that hold A and B. Lines that SMs on both sides of the GPU request
+are held twice, once on each side. By hardware counters of an H200 (`benchmarks traffic`, and
+`benchmarks counters` of Stream-K at 3456 x 3840 x 6264), A and B are read from memory as often as
+with a cache of about 30 MB that evicts what was not requested for longest."""
 MEASURED = "NVIDIA H200"
 """Name of the device whose constants, scaled by the number of SMs, are used for a device that has
 no file of calibrated constants."""
@@ -191,6 +196,11 @@ class Constants:
     power_dram: float = math.inf
     sharpness: float = 4.0
     evenness: float = 8.0
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of A and B that the L2 cache keeps."""
+        return L2_KEPT * self.l2_bytes
 
     def slots(self, workgroups: Column) -> Column:
         """Number of clusters that are resident on the device at the same time.

@@ -132,7 +132,7 @@ def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
     loop = _largest(of_sm * step, alone, waits)
     asked = s.tiles * s.depth * s.loaded_bytes
     streams = w.streamed * w.grid
-    traffic = traffic_of(t, s, w.grid, asked, g.kept_bytes, mixed=w.apart, streams=streams)
+    traffic = traffic_of(t, s, w.grid, g.kept_bytes, mixed=w.apart, streams=streams)
     moved = t.l * t.m * t.n * t.out_bytes + t.operand_bytes
     sends = w.counts.all_sends * s.partial_bytes
     dram = (traffic + moved) / g.reached_dram_rate + late.dram_seconds

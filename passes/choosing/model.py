@@ -157,7 +157,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
     streams = w.streamed * w.grid
-    traffic = traffic_of(t, s, w.grid, asked, c.l2_bytes, mixed=w.apart, streams=streams)
+    traffic = traffic_of(t, s, w.grid, c.kept_bytes, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
     # Add time for requests of data that an earlier request, such as that of another workgroup, is

@@ -154,6 +154,16 @@ class Table:
         orders = [getattr(schedule, "k_order", "") for schedule in self.schedules]
         return self.of_schedule([order == "interleaved" for order in orders])
 
+    @cached_property
+    def backward(self) -> Flag:
+        """For each row, whether workgroups run the segments of their share from last to first.
+
+        A segment is the part of a workgroup's share of iterations that lies in one output tile.
+        """
+        owners = [getattr(schedule, "owner", "first") for schedule in self.schedules]
+        scatter = self.fixup == FIXUPS.index("scatter")
+        return self.of_schedule([owner == "last" for owner in owners]) & ~scatter
+
     def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
         """A column with one entry per row: the entry of `values` for the row's schedule."""
         return np.array(values)[self.schedule.astype(np.intp)]

@@ -52,7 +52,7 @@ def test_every_order_can_be_lowered(order: str, schedule: str):
 def test_a_row_is_of_the_device():
     row = model(parse_shape("2048x2048x256"), TILE, "none", SCHEDULES[0])
     h200 = constants_of("NVIDIA H200")
-    assert (row["slots"], row["cache_bytes"]) == (h200.pairs, h200.l2_bytes)
+    assert (row["slots"], row["cache_bytes"]) == (h200.pairs, h200.kept_bytes)
     assert (row["order"], row["name"]) == ("row by row", f"{TILE} {SCHEDULES[0]} on 66")
     assert row["compulsory_bytes"] == 2 * 2 * 2048 * 256
     # 64 output tiles, times 4 k tiles, times the bytes of the block of A and the block of B (512 x
