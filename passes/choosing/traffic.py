@@ -50,7 +50,8 @@ def traffic_of(
     """Bytes of A and B that a launch reads from memory, given the reuse in the L2 cache.
 
     Workgroups at the same k of neighbouring tiles share data through the L2 cache. A wave of tiles
-    reuses the data of the wave before it as far as the cache still holds them.
+    reuses the data of the wave before it unless the cache has evicted them: it evicts what was not
+    requested for longest, so it keeps almost nothing of a wave that is larger than the cache.
 
     Args:
         t: a table with one problem and one plan in each row.
@@ -73,7 +74,7 @@ def traffic_of(
     # the batch does not matter, since the bands of one product are computed one after another.
     stays = kept_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
-    stay = np.minimum(kept_bytes / wave, 1)
+    stay = 1 - evicted(wave / kept_bytes)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
     (rows,) = mixed.nonzero()
     if len(rows):
