@@ -137,7 +137,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         left[rows] = np.where(part.ends > 0, tile, left[rows])
         drained[rows] = np.where(part.ends > 0, drain, drained[rows])
         workgroups = part.tiles * shape.depth * shape.workgroups
-        merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
+        merged = np.where(w.divides[rows], 0, c.merged * shape.merged)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
     # With pingpong warpgroups, one warpgroup stores its tile while the other multiplies, so only

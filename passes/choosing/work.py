@@ -97,6 +97,15 @@ class Work:
         together = (counts.shortest == 0) | (counts.shortest >= counts.streamed - 1)
         return (counts.streamed > 0) & ~together
 
+    @property
+    def divides(self) -> Flag:
+        """For each plan, whether a tile is divided along k among workgroups.
+
+        Consecutive workgroups then have consecutive parts of k, so they do not request the same
+        data at the same time.
+        """
+        return self.counts.shortest > 0
+
     def utilisation(self, t: Table, tiles: Column) -> Column:
         """The share of the workgroups' time that is used: 1 if all have equally much work.
 

@@ -32,6 +32,28 @@ def lowering_of(plan: Plan) -> LowerToHopper:
     return plan.lowering
 
 
+def l2_seconds(text: str, merged: float) -> float:
+    """The term `l2` of a plan for 712 x 384 x 47936 if L2 merges a share of neighbours' requests.
+
+    Args:
+        text: the text of the plan.
+        merged: the share of equal requests that L2 merges.
+    """
+    problem = Gemm("bf16", m=712, n=384, k=47936, transpose_b=True)
+    return cost(row(problem, Plan.parse(text)), replace(H200, merged=merged)).l2.item()
+
+
+def test_pieces_of_a_tile_merge_no_requests():
+    """Neighbours that have pieces of one tile, at different k, do not request the same data.
+
+    Neighbours with whole tiles request the same rows of A at the same time.
+    """
+    whole = "120x128x64 data-parallel"
+    pieces = "120x128x64 stream-k{reduction=scatter,shares=balanced} on 126"
+    assert l2_seconds(whole, merged=0.4) < 0.9 * l2_seconds(whole, merged=0)
+    assert l2_seconds(pieces, merged=0.4) == l2_seconds(pieces, merged=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
