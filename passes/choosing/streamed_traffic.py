@@ -1,6 +1,7 @@
 """Model of the bytes of A and B that Stream-K reads from memory again, after L2 evicted them.
 
-Workgroups with contiguous shares of iterations are at different k at the same time. All output
+Each workgroup has a contiguous share of the iterations of all output tiles, and all shares take
+equally long, so workgroups are at different k of their tiles at the same time. All output
 tiles of a row need the same rows of A, but at different times; likewise columns of B. Data is read
 again from memory if, between two such times, more other data was requested than the L2 cache keeps.
 """
@@ -40,8 +41,8 @@ class _Reuse:
     """When the streamed output tiles request the data of one operand, A or B.
 
     Attributes:
-        gaps: times between consecutive requests of the same data, as fractions of the launch's
-            time: an array of MOST_TILES - 1 or fewer requests, samples and plans. 0 where a row or
+        gaps: times between consecutive requests of the same data, as fractions of the time of
+            a share: an array of MOST_TILES - 1 or fewer requests, samples and plans. 0 where a row or
             column has fewer tiles.
         requests: number of output tiles that request the data.
         missing: number of all output tiles of the row or column, divided by the number of those
@@ -62,7 +63,7 @@ class _Reuse:
         request, the gap is unlimited.
 
         Args:
-            time: a fraction of the launch's time.
+            time: a fraction of a share's time.
         """
         inside = (np.minimum(self.gaps, time).sum(axis=0) + time / self.missing) / self.requests
         slope = ((self.gaps > time).sum(axis=0) + 1 / self.missing) / self.requests
@@ -72,7 +73,7 @@ class _Reuse:
         """Bytes of the operand that are read from memory after the first time.
 
         Args:
-            limit: the time, as a fraction of the launch's time, in which as many bytes are
+            limit: the time, as a fraction of a share's time, in which as many bytes are
                 requested as the L2 cache keeps.
         """
         lost = evicted(self.gaps / limit).sum(axis=0) / self.requests
@@ -137,7 +138,7 @@ class Streams:
         return _Reuse(gaps / missing, requests, missing, size * self.tiles)
 
     def _time(self, tile: Samples, at: Samples) -> Samples:
-        """When an iteration of an output tile runs, as a fraction of the launch's time.
+        """When an iteration of an output tile runs, as a fraction of a share's time.
 
         The order of tiles, and within a tile the order of k, number the iterations of all tiles;
         each workgroup has a share of consecutive iterations. If segments run from last to first,
@@ -167,7 +168,7 @@ def evicted(passed: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _time_to_fill(of_a: _Reuse, of_b: _Reuse, kept_bytes: float) -> Column:
-    """In which fraction of the launch's time as many bytes are requested as the L2 cache keeps.
+    """In which fraction of a share's time as many bytes are requested as the L2 cache keeps.
 
     Bytes that are requested twice in this time count once. The bytes are a concave function of the
     time, so Newton's method approaches the solution from below.

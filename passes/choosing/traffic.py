@@ -80,8 +80,9 @@ def traffic_of(
     if len(rows):
         few, both = t.where(rows), (a + b)[rows]
         tiles_m, tiles_n = s.tiles_m[rows], s.tiles_n[rows]
-        share = np.maximum(streams[rows] / grid[rows], 1)
         tiles = np.minimum(streams[rows] / s.depth[rows], s.tiles[rows])
+        # The longest share is longer than the others if `least_segment` moves its ends.
+        share = np.maximum(np.ceil(tiles * s.depth[rows] / grid[rows]), 1)
         pieces = s.depth[rows] / share
         order = TileOrder(np.minimum(few.width, tiles_m), tiles_m, tiles_n)
         streamed = Streams(order, tiles, pieces, few.backward)
