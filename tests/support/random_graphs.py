@@ -76,7 +76,13 @@ def clamped(acc: ep.Value) -> ep.Value:
     return ep.clamp(acc, -3, 3)
 
 
-EPILOGUES = (None, None, biased, scaled, clamped)
+@ep.epilogue(product=ep.index("l"), row=ep.index("m"), column=ep.index("n"))
+def masked(acc: ep.Value, product: ep.Value, row: ep.Value, column: ep.Value) -> ep.Value:
+    """An epilogue of indices: keeps the sums up to a diagonal that depends on the product."""
+    return ep.where(ep.compare(column, row + product, relation="<="), acc, 0)
+
+
+EPILOGUES = (None, None, biased, scaled, clamped, masked)
 
 
 @dataclass(frozen=True)

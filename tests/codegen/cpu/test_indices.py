@@ -13,6 +13,7 @@ from coordgraph import Gemm
 from coordgraph.interpreter.arguments import Array
 from passes import Pipeline
 from tests.support.indices import causal, gated, positions, positions_of, unstored
+from tests.support.lists import Sizes, ends_of, views
 from tests.support.sampling import cover, kinds, quick_cases
 
 SCHEDULES = (
@@ -94,6 +95,19 @@ def test_groups_of_k(target: str):
     made = kernel(target, "stream-k{workgroups=5}", grouped=True, group_axis="k")
     d = made(whole(M, K), whole(K, N), offsets=np.array([0, 11, 11, 40], np.int32))
     np.testing.assert_array_equal(d, [positions_of(M, N, group) for group in range(3)])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_list_of_products(target: str):
+    """Rows and columns count from the first of the element's own matrix."""
+    sizes: list[Sizes] = [(20, 27, 12), (0, 9, 3), (9, 8, 0), (17, 33, 40)]
+    made = kernel(target, "stream-k{workgroups=5}", grouped=True, group_axis="mnk")
+    a, _ = views([(m, k) for m, _, k in sizes], fill=1)
+    b, _ = views([(k, n) for _, n, k in sizes], fill=1)
+    out, parts = views([(m, n) for m, n, _ in sizes])
+    made(a, b, out=out, offsets=ends_of(sizes))
+    for group, (d, (m, n, _)) in enumerate(zip(parts, sizes, strict=True)):
+        np.testing.assert_array_equal(d, positions_of(m, n, group))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -22,6 +22,7 @@ from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.export.compiled import Library, compile_c
 from tests.codegen.nvptx.fake_driver import CLUSTERS, PROCESSORS, FakeDriver, install, matrix
+from tests.support.indices import causal
 from tests.support.sampling import chosen, quick_cases
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
@@ -109,6 +110,7 @@ CASES: dict[str, tuple[Gemm, Pass, str, dict[str, Any]]] = {
         "sm_90a",
         {},
     ),
+    "indices": (Gemm("bf16", epilogue=causal), DataParallel(), "sm_90a", {}),
     "without D": (Gemm("bf16", epilogue=without_d), DataParallel(), "sm_90a", {}),
 }
 

@@ -10,6 +10,7 @@ import pytest
 from coordgraph import LaunchError
 from coordgraph import epilogue as ep
 from tests.codegen.jax.conftest import Make
+from tests.support.indices import positions, positions_of
 
 
 @ep.epilogue(bias="n", pre=ep.output(), wide=ep.output(dtype="f64"))
@@ -66,6 +67,28 @@ def test_a_product_returns_every_output(jax: Any, make: Make, mapped: bool):
     equal(pre, x)
     equal(wide, 2 * x)
     assert (d.dtype, pre.dtype) == ("float32", "float32")
+
+
+@pytest.mark.parametrize("shape", [(24, 16), (3, 24, 16)], ids=str)
+def test_rows_of_a_batch_are_those_of_each_product(jax: Any, make: Make, shape: tuple[int, ...]):
+    """Also where all products have one B. An example of `vmap` is a product of its own."""
+    from codegen.jax import matmul
+
+    def of(a: Any, b: Any) -> Any:
+        return matmul(a, b, epilogue=positions)
+
+    a, b = make(3, 20, 24), make(*shape)
+    equal(jax.jit(of)(a, b), np.stack([positions_of(20, 16, product) for product in range(3)]))
+    mapped = jax.vmap(of, (0, 0 if len(shape) == 3 else None))(a, b)
+    equal(mapped, np.stack([positions_of(20, 16)] * 3))
+
+
+def test_an_index_is_no_argument(make: Make):
+    from codegen.jax import matmul
+
+    a, b = make(20, 24), make(24, 16)
+    with pytest.raises(LaunchError, match=r"row is an index .* which the kernel computes"):
+        matmul(a, b, epilogue=positions, row=np.arange(20))
 
 
 def test_a_product_without_d_returns_none_for_it(jax: Any, make: Make):
