@@ -17,20 +17,22 @@ PRODUCT, ROW = 1 << 18, 1 << 9
 exact in f32 if rows and columns are below 512, and products below 64."""
 
 
-def _position(product: Any, row: Any, column: Any) -> Any:
-    return ep.cast(product * PRODUCT + row * ROW + column, to="f32")
+def _position(acc: Any, product: Any, row: Any, column: Any) -> Any:
+    """The position as one number; 0 if `acc` is NaN, so that kernels must compute the sums."""
+    position = ep.cast(product * PRODUCT + row * ROW + column, to="f32")
+    return ep.where(ep.compare(acc, acc, relation="=="), position, 0.0)
 
 
 @ep.epilogue(**INDICES)
 def positions(acc: Any, product: Any, row: Any, column: Any) -> Any:
     """The number of the product, the row and the column of each element, as one number."""
-    return _position(product, row, column)
+    return _position(acc, product, row, column)
 
 
 @ep.epilogue(**INDICES)
 def gated(gate: Any, up: Any, product: Any, row: Any, column: Any) -> Any:
     """`positions` of a product with two sums for each element."""
-    return ep.where(ep.compare(gate, up, relation="<"), 0.0, 0.0) + _position(product, row, column)
+    return _position(gate + up, product, row, column)
 
 
 @ep.epilogue(
@@ -38,7 +40,7 @@ def gated(gate: Any, up: Any, product: Any, row: Any, column: Any) -> Any:
 )
 def unstored(acc: Any, row: Any, column: Any) -> Any:
     """The least column of each row, negated, and each position; D is not stored."""
-    return None, -ep.cast(column, to="f32"), _position(0, row, column)
+    return None, -ep.cast(column, to="f32"), _position(acc, 0, row, column)
 
 
 @ep.epilogue(row=ep.index("m"), column=ep.index("n"))

@@ -35,6 +35,12 @@ def masked(acc: Any, row: Any, column: Any, bias: Any, residual: Any) -> Any:
     return ep.where(ep.compare(column, row, relation="<="), acc + bias, 0.0) + residual
 
 
+@ep.epilogue(row=ep.index("m"), column=ep.index("n"))
+def biased(acc: Any, row: Any, column: Any) -> Any:
+    """A bias that grows with the distance from the diagonal, as in ALiBi."""
+    return acc + ep.cast(column - row, to="f32") * 0.25
+
+
 WIDE = (128, 256, 64)
 CASES: tuple[Case, ...] = (
     Case("sm_90a", PERSISTENT, WIDE, {}, {}),
@@ -108,6 +114,13 @@ def test_indices_are_not_loaded(case: Case):
     loads = compiled(other, case).ptx.count("ld.global")
     assert made.ptx.count("ld.global") == loads
     _, report = made.program().assembled()
+    assert_clean(report)
+
+
+@pytest.mark.parametrize("function", [causal, biased], ids=lambda f: f.name)
+def test_the_largest_tile_has_registers_for_indices(function: ep.EpilogueFunction):
+    """No part of an index stays in registers during the accumulation, or from row to row."""
+    _, report = compiled(function, CASES[1]).program().assembled()
     assert_clean(report)
 
 

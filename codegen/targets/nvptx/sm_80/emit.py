@@ -198,7 +198,8 @@ class CudaWalker(TableWalker):
         """Hide from LLVM the values that addresses of unrolled loads and stores depend on.
 
         Otherwise LLVM hoists the loop-invariant parts of these addresses out of the loop over
-        tiles, and keeps them in dozens of registers during the accumulation.
+        tiles, and keeps them in dozens of registers during the accumulation. The same holds for
+        indices with which an epilogue computes.
         """
         read: set[Any] = set()
         for move in node.walk():
@@ -207,8 +208,9 @@ class CudaWalker(TableWalker):
                     read |= self._place_symbols(move, memory)
                 case ops.ApplyFragment():
                     column = (move.op.column,) if move.op.reduces else ()
-                    for memory in (*move.op.read_from.values(), *move.op.stores, *column):
-                        read |= self._place_symbols(move, memory)
+                    memories = (*move.op.read_from.values(), *move.op.stores)
+                    for dim in (*memories, *column, *move.op.along):
+                        read |= self._place_symbols(move, dim)
                 case rows.StoreRows(destination=memory) | rows.CombineRows(source=memory):
                     read |= self._place_symbols(move, memory)
                 case _:

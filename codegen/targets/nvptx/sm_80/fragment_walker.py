@@ -315,6 +315,11 @@ class FragmentWalker(Walker):
         if self.issued > before:
             self._count(self.issued - before)
 
+    def indices_of(self, node: Node, op: ops.ApplyFragment, place: int = 0) -> dict[str, ir.Value]:
+        """The indices of an element of D, computed at this point; see `Instructions.anew`."""
+        found = super().indices_of(node, op, place)
+        return {name: self.ptx.anew(value) for name, value in found.items()}
+
     def _replace_sum(
         self, slot: ir.AllocaInstr, result: ir.Value, kind: DType, *, pinned: bool
     ) -> None:

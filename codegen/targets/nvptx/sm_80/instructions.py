@@ -164,6 +164,20 @@ class Instructions:
         function = ir.FunctionType(value.type, [value.type])
         return self.builder.asm(function, "", f"={ptx_letter(kind)},0", [value], side_effect=True)
 
+    def anew(self, value: ir.Value) -> ir.Value:
+        """A copy of a 32-bit integer; if the integer is a sum with a constant, a new addition.
+
+        Otherwise LLVM combines integers that are sums with the same first operand, such as the
+        columns of many elements, and keeps what they share in registers.
+        """
+        if isinstance(value, ir.Constant):
+            return value
+        if isinstance(value, ir.Instruction) and value.opname == "add":
+            first, second = value.operands
+            if isinstance(second, ir.Constant):
+                return self.builder.add(self.pinned(first, DTYPES["i32"]), second)
+        return self.pinned(value, DTYPES["i32"])
+
     def fence(self) -> None:
         """Emit a fence across which neither LLVM nor ptxas moves memory accesses of a thread."""
         self.asm("fence.acq_rel.cta;", "", [], VOID, pure=False)
