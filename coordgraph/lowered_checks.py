@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sympy import Integer
 
 from coordgraph.control.asynchronous import Advance, Counter, MultiplyShared
-from coordgraph.control.lowered import MultiplyFragments
+from coordgraph.control.lowered import ApplyFragment, MultiplyFragments
 from coordgraph.control.operations import Kernel, MultiplyAccumulate, Operation, SetCoordinate
 from coordgraph.control.row_reductions import ReduceLanes
 from coordgraph.kernel import KernelGraph
@@ -28,9 +28,10 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
     """Error messages about a graph of level `lowered`; none if the graph is correct.
 
     Operations must be those of threads, not of whole tiles. Every number of elements must be at
-    least 1 and fit into the memory that is accessed. A constant index must be inside its dimension.
-    Every `Advance` must be in the body of a `Counter`, whose index it increases. `ReduceLanes` must
-    merge lanes of one warp. A dynamic loop must compute its next index once.
+    least 1 and fit into the memory that is accessed. A constant index must be inside its
+    dimension. Every index of an epilogue must be that of the right dimension. Every `Advance`
+    must be in the body of a `Counter`, whose index it increases. `ReduceLanes` must merge lanes
+    of one warp. A dynamic loop must compute its next index once.
     """
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
         yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
@@ -43,6 +44,8 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
         )
     for position, op in enumerate(graph.control.operations):
         yield from (f"{op.kind} (operation {position}): {p}" for p in _extents(graph, op))
+        if isinstance(op, ApplyFragment):
+            yield from (f"{op.kind} (operation {position}): {p}" for p in _indices(graph, op))
     for op in graph.control.of_kind(ReduceLanes):
         if wrong := [d for d in op.distances if d not in DISTANCES]:
             yield (
@@ -79,6 +82,18 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
         if op.value < 0 or (size is not None and op.value >= size):
             inside = "0 or more" if size is None else f"in 0..{size - 1}"
             yield f"the index {op.value} lies outside '{op.dim}'; give an index {inside}"
+
+
+def _indices(graph: KernelGraph, op: ApplyFragment) -> Iterator[str]:
+    """A message about an operation that takes an index of its epilogue along a wrong dimension."""
+    wanted = {o.name: graph.gemm.index_of(o.axes) for o in op.function.indices}
+    wanted = {name: dim for name, dim in wanted.items() if dim}
+    if (op.indices, op.along) != (tuple(wanted), tuple(wanted.values())):
+        yield (
+            f"it has indices=({', '.join(op.indices)}) along=({', '.join(op.along)}), but the "
+            f"indices of the epilogue {op.function.name} are ({', '.join(wanted)}) along "
+            f"({', '.join(wanted.values())}); give these"
+        )
 
 
 def _size(graph: KernelGraph, dim: str) -> int | None:

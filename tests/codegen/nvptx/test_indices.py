@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordgraph import Gemm, parse
+from coordgraph import Gemm, VerifyError, parse
 from coordgraph import epilogue as ep
 from coordgraph.control.lowered import ApplyFragment
 from coordgraph.verification import Outcome
@@ -39,6 +39,11 @@ def masked(acc: Any, row: Any, column: Any, bias: Any, residual: Any) -> Any:
 def biased(acc: Any, row: Any, column: Any) -> Any:
     """A bias that grows with the distance from the diagonal, as in ALiBi."""
     return acc + ep.cast(column - row, to="f32") * 0.25
+
+
+@ep.epilogue(row=ep.index("m"), column=ep.index("n"), c="mn")
+def with_c(acc: Any, row: Any, column: Any, c: Any) -> Any:
+    return ep.where(ep.compare(column, row, relation="<="), acc, c)
 
 
 WIDE = (128, 256, 64)
@@ -134,11 +139,20 @@ def test_indices_beside_operands_and_reductions(function: ep.EpilogueFunction, c
     assert verdict.outcome is Outcome.HOLDS, "\n".join(map(str, verdict.counterexamples))
 
 
-def test_a_changed_dimension_changes_the_text():
-    """The dimension of an index is part of the lowered graph: exchanged dimensions parse back."""
-    graph = LowerToHost()(Pipeline.parse("data-parallel")(Gemm(epilogue=causal).graph((16, 16, 8))))
-    text = graph.text()
-    assert text.count("along=(D.0, D.1)") == 1
-    other = parse(text.replace("along=(D.0, D.1)", "along=(D.1, D.0)"))
-    (op,) = other.control.of_kind(ApplyFragment)
-    assert op.along == ("D.1", "D.0")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("along=(D.0, D.1)", "along=(D.1, D.0)"),
+        ("along=(D.0, D.1)", "along=(D.0)"),
+        ("along=(D.0, D.1)", "along=(D.0, C.1)"),
+        (" indices=(row, column) along=(D.0, D.1)", ""),
+        ("indices=(row, column)", "indices=(row, other)"),
+    ],
+)
+def test_wrong_dimensions_of_indices_are_refused(old: str, new: str):
+    graph = LowerToHost()(Pipeline.parse("data-parallel")(Gemm(epilogue=with_c).graph((16, 16, 8))))
+    text = graph.verify().text()
+    assert text.count(old) == 1
+    message = r"the indices of the epilogue with_c are \(row, column\) along \(D.0, D.1\); give"
+    with pytest.raises(VerifyError, match=message):
+        parse(text.replace(old, new)).verify()
