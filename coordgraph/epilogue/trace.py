@@ -31,7 +31,8 @@ def epilogue(
             only.
         operands: for each parameter of the function after the sums, the coordinates of D on which
             the operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)`
-            to declare further properties. `output(…)` declares an output besides D instead, which
+            to declare further properties. `index("n")` declares an index of the element of D, which
+            the kernel computes. `output(…)` declares an output besides D instead, which
             is no parameter: the function returns a tuple, the value of D and then the value of
             every output in the order of their declarations. None as the value of D means that D is
             not stored.

@@ -48,7 +48,7 @@ def equal(found: Any, expected: Any) -> None:
 
 
 def compiled(schedule: str, tile: tuple[int, int, int], target: str, **problem: Any) -> Any:
-    gemm = Gemm("bf16", **{"out_dtype": "f32", "epilogue": positions, **problem})
+    gemm = Gemm("bf16", out_dtype="f32", epilogue=positions, **problem)
     return codegen.compile(Pipeline.parse(schedule)(gemm.graph(tile)), target)
 
 
