@@ -30,19 +30,10 @@ from coordgraph.coordinates.traverse import Solution
 
 __all__ = ["Node", "resolve"]
 
-NOT_ADDRESSED = (
-    "registers",
-    "a_registers",
-    "b_registers",
-    "dim",
-    "dims",
-    "phase",
-    "turn",
-    "along",
-)
+NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn", "along")
 """Fields of operations that name dimensions whose indices do not address memory: registers, loop
-indices, phases of mbarriers, the order in which workgroups use a flag (`turn`), and the indices of
-which an epilogue computes with the values (`along`)."""
+indices, phases of mbarriers, the order in which workgroups use a flag (`turn`), and indices that
+are values of an epilogue's operands (`along`)."""
 
 
 @dataclass(frozen=True, eq=False)
