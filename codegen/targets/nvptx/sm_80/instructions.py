@@ -164,7 +164,7 @@ class Instructions:
         function = ir.FunctionType(value.type, [value.type])
         return self.builder.asm(function, "", f"={ptx_letter(kind)},0", [value], side_effect=True)
 
-    def anew(self, value: ir.Value) -> ir.Value:
+    def anew(self, value: Any) -> Any:
         """A copy of a 32-bit integer; if the integer is a sum with a constant, a new addition.
 
         Otherwise LLVM combines integers that are sums with the same first operand, such as the
@@ -172,7 +172,7 @@ class Instructions:
         """
         if isinstance(value, ir.Constant):
             return value
-        if isinstance(value, ir.Instruction) and value.opname == "add":
+        if getattr(value, "opname", "") == "add":
             first, second = value.operands
             if isinstance(second, ir.Constant):
                 return self.builder.add(self.pinned(first, DTYPES["i32"]), second)

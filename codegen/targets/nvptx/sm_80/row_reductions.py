@@ -9,7 +9,8 @@ from llvmlite import ir
 from sympy import Integer
 
 from codegen.emit.elementwise import ElementwiseEmitter
-from codegen.targets.nvptx.sm_80.fragment_walker import SINGLE, FragmentWalker
+from codegen.targets.nvptx.sm_80.epilogue_walker import EpilogueWalker
+from codegen.targets.nvptx.sm_80.fragment_walker import SINGLE
 from codegen.targets.nvptx.sm_80.instructions import F32
 from coordgraph.control import row_reductions as ops
 from coordgraph.control.lowered import ApplyFragment
@@ -23,7 +24,7 @@ BYTES = 4
 """The size of the result of a row reduction in memory, in bytes: GPUs reduce rows in f32."""
 
 
-class RowReductionWalker(FragmentWalker):
+class RowReductionWalker(EpilogueWalker):
     """Emits the operations of `coordgraph.control.row_reductions`, which compute in f32.
 
     A running reduction has one or two values, which are consecutive registers of its fragment. The
