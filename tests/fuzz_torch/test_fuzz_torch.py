@@ -6,6 +6,7 @@ import argparse
 import os
 from collections import Counter
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -42,6 +43,13 @@ def test_calls_are_repeatable_and_of_every_kind():
     assert {each.way.transform for each in made} == {None, "vmap", "jvp", "vjp"}
     assert any(each.elsewhere for each in made)
     assert any(each.way.out for each in made)
+
+
+def test_negated_views_have_types_that_pytorch_negates():
+    _, view = VIEWS["negated"]((2,), Random(1))
+    kinds = (torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.int8)
+    negated = [view(torch.ones(2).to(kind)).is_neg() for kind in kinds]
+    assert negated == [True, True, False, False]
 
 
 def planted(ours: Any, *shapes: tuple[int, ...], **changed: Any) -> Case:
