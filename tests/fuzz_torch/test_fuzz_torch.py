@@ -13,11 +13,13 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-import codegen.torch as cgt  # noqa: E402 - the fuzzer needs PyTorch
+from torch.nn import functional as F  # noqa: E402 - the fuzzer needs PyTorch
+
+import codegen.torch as cgt  # noqa: E402
 from codegen.targets.cpu import code  # noqa: E402
 from codegen.torch import functions  # noqa: E402
 from coordgraph import LaunchError  # noqa: E402
-from tests.fuzz_torch import trial  # noqa: E402
+from tests.fuzz_torch import references, trial  # noqa: E402
 from tests.fuzz_torch.cases import Case, Way, case  # noqa: E402
 from tests.fuzz_torch.processes import in_processes  # noqa: E402
 from tests.fuzz_torch.tensors import VIEWS, Drawn  # noqa: E402
@@ -130,6 +132,54 @@ def test_errors_of_pytorch_are_no_findings_where_its_product_is_not_called(
 def test_a_reference_that_fails_is_counted():
     made = planted(torch.matmul, exact=raises(RuntimeError("INTERNAL ASSERT FAILED")))
     assert attempt(made).outcome is Outcome.UNCOMPARED
+
+
+def of_types(*dtypes: Any, **changed: Any) -> Case:
+    """`planted` with `codegen.torch.matmul` of 8 x 8 tensors of these types, without gradients."""
+    tensors = tuple(
+        Drawn((8, 8), dtype, "row-major", (8, 8), lambda x: x, False, number + 1)
+        for number, dtype in enumerate(dtypes)
+    )
+    return planted(cgt.matmul, tensors=tensors, **changed)
+
+
+@pytest.mark.parametrize(
+    ("element", "agrees"), [(448.0, True), (float("nan"), True), (-448.0, False), (3.0, False)]
+)
+def test_overflows_of_float8_may_be_nan_or_the_largest_number(element: float, agrees: bool):
+    found = torch.tensor([element, 1.0]).to(torch.float8_e4m3fn)
+    for beyond in (1000.0, float("inf")):
+        exact = torch.tensor([beyond, 1.0], dtype=torch.float64)
+        wrong = trial._first_wrong(found, exact, torch.ones_like(exact), 0.125)
+        assert (wrong == "") is agrees
+    within = torch.tensor([100.0, 1.0], dtype=torch.float64)
+    assert trial._first_wrong(found, within, torch.ones_like(within), 0.125)
+
+
+def test_gradients_that_pytorch_cannot_add_are_compared_with_the_reference():
+    """The gradient of a float8 factor that vmap does not map, in a region of autocast."""
+    made = of_types(torch.float16, torch.float8_e4m3fn)
+    a, b = (replace(x, gradient=True, seed=4) for x in made.tensors)
+    made = replace(made, tensors=(a, b), way=Way(autocast=torch.bfloat16, transform="vmap"))
+    assert attempt(made).outcome is Outcome.ACCEPTED
+    wrong = replace(made, ours=lambda a, b: cgt.matmul(a, b) * 2)
+    assert attempt(wrong).outcome is Outcome.WRONG
+
+
+def test_what_pytorch_leaves_uninitialized_is_not_compared():
+    """PyTorch's `grouped_mm` writes no element if there are no groups; coordgraph writes zeros."""
+
+    def unwritten(*factors: Any, **options: Any) -> Any:
+        return F.grouped_mm(*factors, **options).fill_(3)
+
+    fields: Any = {"name": "grouped_mm", "theirs": unwritten, "exact": references.one_by_one}
+    made = of_types(torch.float32, torch.float16, way=Way(kernels=True), ends=(), **fields)
+    a, b = made.tensors
+    a = replace(a, shape=(0, 8, 8), base=(0, 8, 8))
+    assert attempt(replace(made, tensors=(a, b))).outcome is Outcome.UNCOMPARED
+    alike = replace(made, tensors=(a, replace(b, dtype=torch.float32)))
+    assert attempt(alike).outcome is Outcome.WRONG
+    assert attempt(replace(alike, theirs=F.grouped_mm)).outcome is Outcome.SAME
 
 
 def named(seed: int, number: int) -> Case:
