@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from operator import methodcaller
 from typing import Any
@@ -88,6 +89,10 @@ class Library:
             "the argument 'out'"
         )
 
+    def maker(self, like: Any, shape: tuple[int, ...], kind: str) -> Callable[[], Any]:
+        """A function without arguments that returns what `empty` returns for these arguments."""
+        return partial(self.empty, like, shape, kind)
+
     transposed: Callable[[Any], Any] = staticmethod(methodcaller("swapaxes", -1, -2))
     """A view of the array with its last two axes swapped: the transpose of each matrix."""
 
@@ -126,6 +131,10 @@ class Library:
     def current_stream(self, array: Any) -> int:
         """The handle of the library's current stream."""
         return 0
+
+    def stream_of(self, array: Any) -> Callable[[], int]:
+        """A function that returns what `current_stream` returns for arrays on this array's GPU."""
+        return partial(self.current_stream, array)
 
     def finish(self, stream: int) -> None:
         """Make the result of a launch visible to the library; this may wait for the launch."""
@@ -214,8 +223,11 @@ class _Torch(Library):
         return array.data_ptr()
 
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
+        return self.maker(like, shape, kind)()
+
+    def maker(self, like: Any, shape: tuple[int, ...], kind: str) -> Callable[[], Any]:
         # torch.empty parses separate extents faster than a tuple.
-        return self.torch.empty(*shape, dtype=self._types[kind], device=like.device)
+        return partial(self.torch.empty, *shape, dtype=self._types[kind], device=like.device)
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return array.expand(shape)
@@ -230,6 +242,12 @@ class _Torch(Library):
         if self._raw_stream is not None:
             return self._raw_stream(array.device.index)
         return int(self.torch.cuda.current_stream(array.device).cuda_stream)
+
+    def stream_of(self, array: Any) -> Callable[[], int]:
+        if self._raw_stream is not None:
+            return partial(self._raw_stream, array.device.index)
+        device = array.device
+        return lambda: int(self.torch.cuda.current_stream(device).cuda_stream)
 
     @property
     def functions(self) -> Any:

@@ -32,11 +32,11 @@ class RepeatedCall:
     __slots__ = (
         "_checked",
         "_device",
-        "_dtype",
-        "_home",
         "_kernel",
+        "_make",
         "_new",
         "_shape",
+        "_stream",
         "_type_b",
         "_type_of_c",
         "_type_of_offsets",
@@ -46,10 +46,11 @@ class RepeatedCall:
         self, checked: Launches, kernel: Kernel, arrays: tuple[Any, Any, Any, Any, Any]
     ) -> None:
         a, b, c, out, offsets = arrays
-        self._checked, self._kernel, self._home = checked, kernel, library(a)
-        self._dtype = kernel.graph.tensor("D").dtype
+        self._checked, self._kernel = checked, kernel
         self._device, self._type_b = a.device, b.dtype
         self._shape, self._new = checked.shapes["D"], out is None
+        home, kind = library(a), kernel.graph.tensor("D").dtype
+        self._make, self._stream = home.maker(a, self._shape, kind), home.stream_of(a)
         self._type_of_c = None if c is None else c.dtype
         self._type_of_offsets = None if offsets is None else offsets.dtype
 
@@ -72,11 +73,11 @@ class RepeatedCall:
         contiguous, or if one of these is not that of the earlier call: the type or the device of B,
         of C or of the offsets, the shape of C, or the shape or the device of `out`.
         """
-        home, device = self._home, self._device
+        device = self._device
         if b.device != device or b.dtype != self._type_b or type(alpha) is not float:
             return None
         if self._new:
-            out = home.empty(a, self._shape, self._dtype)
+            out = self._make()
         elif out.shape != self._shape or out.device != device:
             return None
         at_a, at_b, at_c, at_d, at_offsets = a.data_ptr(), b.data_ptr(), 0, out.data_ptr(), 0
@@ -94,7 +95,7 @@ class RepeatedCall:
         pointers = (at_a, at_b, at_c, at_d, at_offsets)
         if not self._new and self._checked.overlaps(pointers):
             return None
-        handle = home.current_stream(a) if stream is None else stream_handle(stream)
+        handle = self._stream() if stream is None else stream_handle(stream)
         self._checked.launch(pointers, (alpha, beta), handle)
         if thread.seen is not None:
             made = (out,) if self._new else ()
@@ -115,27 +116,32 @@ class RepeatedEpilogue:
     __slots__ = (
         "_checked",
         "_has_c",
-        "_home",
         "_kernel",
-        "_made_type",
+        "_make",
         "_others",
         "_outputs",
         "_reads",
         "_scalars",
         "_stores_d",
+        "_stream",
     )
 
     def __init__(self, checked: Launches, kernel: Kernel, a: Any, scalars: Sequence[float]) -> None:
         graph = kernel.graph
         epilogue = graph.gemm.epilogue
-        self._checked, self._kernel, self._home = checked, kernel, library(a)
+        self._checked, self._kernel = checked, kernel
         self._scalars = tuple(o.name for o in epilogue.scalars)
         self._reads = [value != 0 for value in scalars]
         arguments = {tensor_of(o.name): o.name for o in epilogue.tensors}
         self._has_c = "C" in arguments
         self._others = tuple(arguments.get(name, name) for name in other_operands(graph.tensors))
         self._outputs, self._stores_d = tuple(graph.gemm.outputs), epilogue.stores_d
-        self._made_type = {name: graph.tensor(name).dtype for name in graph.gemm.stored}
+        home = library(a)
+        self._make = {
+            name: home.maker(a, checked.shapes[name], graph.tensor(name).dtype)
+            for name in graph.gemm.stored
+        }
+        self._stream = home.stream_of(a)
 
     def __call__(
         self,
@@ -155,7 +161,7 @@ class RepeatedEpilogue:
         of an output overlaps another array, if a scalar is no float, or if it is 0 and was not 0 in
         the earlier call, or the other way around.
         """
-        home, checked = self._home, self._checked
+        checked = self._checked
         scalars: list[Any] = []
         if self._scalars:
             given: dict[str, Any] = {"alpha": alpha, "beta": beta, **operands}
@@ -165,11 +171,11 @@ class RepeatedEpilogue:
                     return None
         new = out is None and self._stores_d
         if new:
-            out = home.empty(a, checked.shapes["D"], self._made_type["D"])
+            out = self._make["D"]()
         made: dict[str, Any] = {}
         for name in self._outputs:
             if operands.get(name) is None:
-                made[name] = home.empty(a, checked.shapes[name], self._made_type[name])
+                made[name] = self._make[name]()
         every = {**operands, **made} if made else operands
         pointers = [
             a.data_ptr(),
@@ -188,7 +194,7 @@ class RepeatedEpilogue:
         all_new = (new or not self._stores_d) and len(made) == len(self._outputs)
         if not all_new and checked.overlaps(addresses):
             return None
-        handle = home.current_stream(a) if stream is None else stream_handle(stream)
+        handle = self._stream() if stream is None else stream_handle(stream)
         checked.launch(addresses, scalars, handle)
         if thread.seen is not None:
             every_new = (*made.values(), *((out,) if new else ()))
