@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from codegen.call.arrangement import Prepared, Repeat
@@ -21,10 +21,11 @@ prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared, Repeat
 )
 """The epilogue of a call, how to launch the call, and a function of `Prepared.repeated` or None, by
 `quick_key`, which is fast to compute."""
-repeated_functions = LRUCache[Hashable, Callable[[Any], Any]](MOST_CALLS)
+repeated_functions = LRUCache[Hashable, Any](MOST_CALLS)
 """For each key of a function and its arguments: a function of the list of tensors among the
 arguments. It launches the kernel that an earlier call with this key launched, or returns None if it
-launches nothing. `codegen.torch.repeats` makes the entries."""
+launches nothing. A key without layouts of tensors has a `codegen.torch.layouts.Recent` instead.
+`codegen.torch.repeats` makes the entries."""
 
 
 def forget_prepared() -> None:

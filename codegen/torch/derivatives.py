@@ -45,11 +45,12 @@ class Derivatives:
         tangents: `tangents(arguments, tangents)` returns the tangent of the result, or a tuple with
             the tangent of each result. It gets all arguments of the operator, and for each a
             tangent, or None for an argument without one. None as a tangent of a result is zero.
+            `tangents` is None for a function of operators that have tangents of their own.
     """
 
     setup: Callable[[Any, tuple[Any, ...], Any], None]
     gradients: Callable[..., Any]
-    tangents: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
+    tangents: Callable[[tuple[Any, ...], tuple[Any, ...]], Any] | None = None
 
 
 def refused(what: str, advice: str) -> Derivatives:
@@ -116,6 +117,8 @@ def _unpacked(x: Any) -> tuple[Any, Tensor | None]:
 
 def differentiable(op: Any, derivatives: Derivatives) -> None:
     """Give the operator `op`, such as `torch.ops.coordgraph.matmul.default`, its derivatives."""
+    tangents_of = derivatives.tangents
+    assert tangents_of is not None, "an operator needs tangents for forward-mode differentiation"
 
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, call = given
@@ -144,7 +147,7 @@ def differentiable(op: Any, derivatives: Derivatives) -> None:
             tangents = [
                 None if pair[1] is None else x for pair, x in zip(pairs, given, strict=False)
             ]
-            found = derivatives.tangents(tuple(value for value, _ in pairs), tuple(tangents))
+            found = tangents_of(tuple(value for value, _ in pairs), tuple(tangents))
         if isinstance(call.result, Tensor):
             return torch.zeros_like(call.result) if found is None else found
         return tuple(

@@ -15,16 +15,12 @@ from torch import Tensor
 
 from codegen.torch import plain
 from codegen.torch.derivatives import Derivatives
+from codegen.torch.recording import recorder
 from codegen.torch.repeats import repeating
 
 __all__ = ["as_multiplied", "cast", "direct", "operator"]
 
-try:
-    _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
-    _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-    _known = plain.KNOWN
-except AttributeError:  # a version of PyTorch without these functions: always use the dispatcher
-    _known = False
+_known = plain.KNOWN  # without this, the dispatcher is always used
 
 
 def operator(name: str, kernel: Callable[..., Any], schema: str) -> torch.library.CustomOpDef:
@@ -52,6 +48,7 @@ def direct(
     *,
     last: bool = False,
     casts: bool = True,
+    repeats: bool = True,
 ) -> Callable[..., Any]:
     """A function that computes what the operator `op` computes, with less host time if possible.
 
@@ -65,12 +62,14 @@ def direct(
         kernel: the operator's kernel.
         derivatives: the derivatives that `op` got by `differentiable`.
         casts: whether the operator casts tensors in a region of `torch.autocast`.
+        repeats: whether calls that repeat an earlier one should only launch (`repeating`); False if
+            the caller sees to this.
 
     Returns:
         A function of all arguments of the operator, also of those that have a default.
     """
-    kernel = repeating(kernel, checked=True)
-    record = _recorded(op.name().rpartition(":")[2], kernel, derivatives)
+    of_cast = repeating(kernel, checked=True)
+    record = recorder(op.__name__.lstrip("_").partition(".")[0], derivatives)
 
     def call(*arguments: Any) -> Any:
         # This condition comes first, because Dynamo cannot trace the other conditions.
@@ -82,18 +81,20 @@ def direct(
                 if type(x) not in plain.TYPES or plain.dispatch_keys(x) not in plain.KEYS:
                     return op(*arguments)
                 differentiable = differentiable or x.requires_grad
+        compute = kernel
         device = "cuda" if arguments[0].is_cuda else "cpu"
         if casts and torch.is_autocast_enabled(device):
             to = torch.get_autocast_dtype(device)
             arguments = tuple(cast(x, to, device) for x in arguments)
+            compute = of_cast
         if differentiable and torch.is_grad_enabled():
-            # Where the autograd key is excluded, PyTorch records no operator for backward.
-            if _is_excluded(_AUTOGRAD):
-                return op(*arguments)
-            return record(*arguments)
-        return kernel(*arguments)
+            # Where autograd is excluded, the dispatcher calls the operator's kernel alone.
+            return record(*arguments, compute) if plain.records() else op(*arguments)
+        return compute(*arguments)
 
-    return call
+    if not repeats:
+        return call
+    return repeating(call, recorded=lambda *arguments: (record, arguments))
 
 
 def cast(x: Any, to: torch.dtype, device: str) -> Any:
@@ -115,21 +116,3 @@ def as_multiplied(x: Tensor) -> Tensor:
     device = x.device.type
     enabled = device in plain.DEVICES and torch.is_autocast_enabled(device)
     return cast(x, torch.get_autocast_dtype(device), device) if enabled else x
-
-
-def _recorded(
-    name: str, kernel: Callable[..., Any], derivatives: Derivatives
-) -> Callable[..., Any]:
-    """The kernel as a function that PyTorch records for the backward pass."""
-
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        found = kernel(*arguments)
-        if isinstance(found, Tensor) and found._is_view():
-            found = found.clone()  # PyTorch refuses to change views that a Function returns
-        derivatives.setup(ctx, arguments, found)
-        return found
-
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(derivatives.gradients)}
-    function: Any = type(f"coordgraph_{name}", (torch.autograd.Function,), methods)
-    # Not `Function.apply`, which handles the transforms of `torch.func`: `direct` excludes them.
-    return super(torch.autograd.Function, function).apply

@@ -7,6 +7,7 @@ These functions change shapes by PyTorch's own views, and then call an operator 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,17 @@ from codegen.torch.activations import check_activation
 from codegen.torch.arguments import check_broadcast, check_dense, check_k, number
 from codegen.torch.direct import as_multiplied
 from codegen.torch.grouped import grouped_product
-from codegen.torch.ops import add_product, product
+from codegen.torch.linear_product import as_linear, linear_product
+from codegen.torch.ops import OF_ADDMM, OF_MATMUL, add_product, product
+from codegen.torch.recording import recorder
 from codegen.torch.repeats import repeating
 from coordgraph import LaunchError
 
 __all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
+
+NUMBERS = (bool, int, float)
+_as_matmul = recorder("matmul", OF_MATMUL)
+_as_addmm = recorder("addmm", OF_ADDMM)
 
 
 def _written(
@@ -49,7 +56,17 @@ def _written(
     return out.copy_(d)
 
 
-@repeating
+def _recorded_matmul(
+    input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
+) -> Any:
+    """How a call of `matmul` is recorded, for `repeating`; None if `matmul` changes shapes."""
+    axes = input.dim()
+    if axes != other.dim() or not (axes == 2 or (axes == 3 and input.shape[0] == other.shape[0])):
+        return None
+    return _as_matmul, (input, other, invariant, None)
+
+
+@partial(repeating, recorded=_recorded_matmul)
 def matmul(
     input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
 ) -> Tensor:
@@ -104,7 +121,21 @@ def _product(a: Tensor, b: Tensor, invariant: bool) -> Tensor:
     return product(a.flatten(0, -3), b.flatten(0, -3), invariant).unflatten(0, batch)
 
 
-@repeating
+def _recorded_linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    invariant: bool = False,
+) -> Any:
+    """How a call of `linear` is recorded, for `repeating`; None with an activation."""
+    if activation is not None or weight.dim() != 2:
+        return None
+    return as_linear, (input, weight, bias, invariant)
+
+
+@partial(repeating, recorded=_recorded_linear)
 def linear(
     input: Tensor,
     weight: Tensor,
@@ -157,17 +188,27 @@ def linear(
                 f"the tensors lie on {d.device} and {bias.device}; move them to one device"
             )
         return d if bias is None else d + as_multiplied(bias)
-    axes, rows = input.dim(), input
-    if axes != 2:
-        rows = input.unsqueeze(0) if axes == 1 else input.flatten(0, -2)
-    if bias is None:
-        d = product(rows, weight.t(), invariant)
-    else:
-        d = add_product(bias, rows, weight.t(), 1.0, 1.0, invariant)
-    return d if axes == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
+    return linear_product(input, weight, bias, invariant)
 
 
-@repeating
+def _recorded_addmm(
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: Tensor | None = None,
+    invariant: bool = False,
+) -> Any:
+    """How a call of `addmm` is recorded, for `repeating`; None if alpha or beta is no number."""
+    if type(beta) not in NUMBERS or type(alpha) not in NUMBERS:
+        return None
+    return _as_addmm, (input, mat1, mat2, float(beta), float(alpha), invariant, out_dtype)
+
+
+@partial(repeating, recorded=_recorded_addmm)
 def addmm(
     input: Tensor,
     mat1: Tensor,
@@ -209,7 +250,19 @@ def addmm(
     return add_product(input, mat1, mat2, *factors, invariant, out_dtype)
 
 
-@repeating
+def _recorded_bmm(
+    input: Tensor,
+    mat2: Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: Tensor | None = None,
+    invariant: bool = False,
+) -> Any:
+    """How a call of `bmm` is recorded, for `repeating`."""
+    return _as_matmul, (input, mat2, invariant, out_dtype)
+
+
+@partial(repeating, recorded=_recorded_bmm)
 def bmm(
     input: Tensor,
     mat2: Tensor,

@@ -10,7 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["DEVICES", "KEYS", "KEYS_ON_GPU", "KNOWN", "TYPES", "dispatch_keys", "is_plain_thread"]
+__all__ = [
+    "DEVICES",
+    "KEYS",
+    "KEYS_ON_GPU",
+    "KNOWN",
+    "TYPES",
+    "dispatch_keys",
+    "is_plain_thread",
+    "records",
+]
 
 DEVICES = ("cpu", "cuda")
 """Types of devices for which the operators have kernels."""
@@ -45,6 +54,8 @@ try:
     _STATES = _numbers(("BackendSelect", "ADInplaceOrView"), ("BackendSelect",))
     _keys = torch._C._dispatch_keys
     _state = torch._C._dispatch_tls_local_include_set
+    _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+    _autograd = torch._C.DispatchKey.AutogradFunctionality
     _in_function_mode = torch._C._is_torch_function_mode_enabled
     _forward_mode = torch.autograd.forward_ad
     _known = _forward_mode._current_level is not None
@@ -63,10 +74,20 @@ def dispatch_keys(x: Tensor) -> int:
 def is_plain_thread() -> bool:
     """Whether this thread is in no mode, transform or trace of PyTorch, and computes no tangents.
 
-    Dynamo cannot trace this function, so callers ask `torch.compiler.is_compiling` first.
+    The result is False if `KNOWN` is False. Dynamo cannot trace this function, so callers ask
+    `torch.compiler.is_compiling` first.
     """
     return (
-        not _in_function_mode()
+        KNOWN
+        and not _in_function_mode()
         and _forward_mode._current_level < 0
         and _state().raw_repr() in _STATES
     )
+
+
+def records() -> bool:
+    """Whether PyTorch records operations on tensors that require a gradient.
+
+    It does not under `torch.no_grad`, nor where the dispatch key of autograd is excluded.
+    """
+    return torch.is_grad_enabled() and not _is_excluded(_autograd)

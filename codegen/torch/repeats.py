@@ -8,11 +8,12 @@ the checks nor the views: it allocates the results and launches the kernel.
 `repeating` decides in this order what a call does:
 
 1. Something else in PyTorch may have to see the call, a tensor is on the host, or a gradient is
-   recorded: the function is called.
+   needed that `repeating` cannot record: the function is called.
 2. None of the last `MOST_MISSES` calls of the function was only launched, though their keys had
    `ENOUGH_TRIES`: the function is called; keys take host time, so only some calls make theirs.
-3. The call's key has a `_Repeat`: the kernel is launched. The key has everything on which the
-   launch depends but addresses, which `_Repeat` takes from the tensors.
+3. The call's key has a `_Repeat`: the kernel is launched, and the gradient is recorded if one is
+   needed. The key has everything on which the launch depends but addresses, which `_Repeat` takes
+   from the tensors.
 4. Else the function is called. If it launched one kernel on the tensors, and did nothing else with
    them, the key gets a `_Repeat`.
 """
@@ -21,8 +22,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from functools import wraps
-from operator import add, itemgetter
+from functools import partial, reduce, wraps
+from operator import add, itemgetter, or_
 from typing import Any, TypeVar
 
 import torch
@@ -32,22 +33,24 @@ from codegen.call.arrays import library
 from codegen.call.prepared_calls import repeated_functions
 from codegen.call.seen_launches import SeenLaunch, SeenLaunches, saw, seen_of, thread
 from codegen.torch import plain
+from codegen.torch.layouts import Recent, layouts_key, sort_arguments
 from coordgraph import CodegenError
 from passes.lowering.architectures import ALIGNED_BYTES
 
 __all__ = ["repeating", "uninitialized"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-VALUES = frozenset((type(None), bool, int, float, str, torch.dtype))
-"""The types of arguments, besides tensors, that a call to be repeated may have."""
+Recorded = Callable[..., tuple[Callable[..., Any], tuple[Any, ...]] | None]
 MOST_MISSES = 31
 """After this number of misses one after another, one of this number of calls makes its key. It is a
 prime number, so that in a loop over other numbers of calls each call makes its key at some time."""
 ENOUGH_TRIES = 8
 """After this number of calls with a key, a call with it that is not only launched is a miss."""
 LOW_BITS = ALIGNED_BYTES - 1
-_TENSORS, _empty, is_plain_thread = plain.TYPES, torch.empty, plain.is_plain_thread
-_keys: Any = getattr(torch._C, "_dispatch_keys", None)
+_of_tensors: Any = Tensor
+_empty, _address = torch.empty, _of_tensors.data_ptr
+is_plain_thread, is_compiling = plain.is_plain_thread, torch.compiler.is_compiling
+is_grad_enabled, is_autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
 
 
 class _Repeat:
@@ -65,10 +68,10 @@ class _Repeat:
     __slots__ = (
         "_kernel",
         "_launch",
+        "_makers",
         "_offsets",
         "_one",
         "_places",
-        "_results",
         "_scalars",
         "_stream",
     )
@@ -86,8 +89,8 @@ class _Repeat:
         self._places = itemgetter(*(place for place, _ in places))
         offsets = [offset for _, offset in places]
         self._offsets = offsets if any(offsets) else None
-        self._results = tuple((tuple(x.shape), x.dtype, x.device) for x in found)
-        self._stream = library(tensors[0]).current_stream
+        self._makers = [partial(_empty, *x.shape, dtype=x.dtype, device=x.device) for x in found]
+        self._stream = library(tensors[0]).stream_of(tensors[0])
 
     def __call__(self, tensors: list[Tensor]) -> Any:
         """Launch the kernel and return the results, or None if it cannot be launched.
@@ -95,16 +98,18 @@ class _Repeat:
         None is returned if an address is no multiple of 16 bytes, and if the launch fails. The
         function then launches a kernel for such addresses, or reports the failure.
         """
-        made = [_empty(*shape, dtype=dtype, device=at) for shape, dtype, at in self._results]
-        addresses = [0, *[x.data_ptr() for x in tensors], *[x.data_ptr() for x in made]]
+        made: list[Tensor] = []
+        addresses = [0, *map(_address, tensors)]
+        for make in self._makers:
+            made.append(x := make())
+            addresses.append(_address(x))
         pointers = self._places(addresses)
         if self._offsets is not None:
             pointers = tuple(map(add, pointers, self._offsets))
-        for pointer in pointers:
-            if pointer & LOW_BITS:
-                return None
+        if reduce(or_, pointers) & LOW_BITS:
+            return None
         try:
-            self._launch(pointers, self._scalars, self._stream(tensors[0]))
+            self._launch(pointers, self._scalars, self._stream())
         except CodegenError:
             return None
         if thread.seen is not None:
@@ -146,58 +151,77 @@ def _range(x: Tensor) -> range:
     return range(x.data_ptr(), x.data_ptr() + count * x.element_size())
 
 
-def repeating(function: Function, *, checked: bool = False) -> Function:
+def repeating(
+    function: Function, *, checked: bool = False, recorded: Recorded | None = None
+) -> Function:
     """`function` with less host time for calls that repeat an earlier one.
 
-    A call is only launched if all its tensors are plain tensors on a GPU, no gradient is recorded
-    for it, no mode, transform or trace may change it, and it has no `out`. All other calls are
-    calls of `function`.
+    A call is only launched if all its tensors are plain tensors on a GPU, no mode, transform or
+    trace may change it, it has no `out`, and it needs no gradient that `recorded` does not record.
+    All other calls are calls of `function`.
 
     Args:
-        function: a function of tensors, and of arguments of the types `VALUES`. With `out`, it
-            calls itself without, and that call may be repeated.
+        function: a function of tensors, and of arguments of the types `layouts.VALUES`. With `out`,
+            it calls itself without, and that call may be repeated.
         checked: whether the caller of the function has made sure that the tensors are plain and
             that nothing may change the call, has cast the tensors for `torch.autocast`, and
             records the gradient.
+        recorded: given the arguments of a call, the function that `recorder` made for the call, and
+            the arguments of that function but the last; or None if `function` records the gradients
+            of this call itself. Without `recorded`, it records those of every call.
     """
     misses = _Misses()
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         # This condition comes first, because Dynamo cannot trace the other conditions.
-        if torch.compiler.is_compiling() or not plain.KNOWN or misses.skip():
+        if is_compiling() or misses.skip() or _thread.inside or options.get("out") is not None:
             return function(*arguments, **options)
-        if _thread.inside if checked else options.get("out") is not None or not is_plain_thread():
-            return function(*arguments, **options)
-        key: list[Hashable] = [function, *options]
-        if not checked and torch.is_autocast_enabled("cuda"):
-            key.append(torch.get_autocast_dtype("cuda"))
-        recorded = not checked and torch.is_grad_enabled()
-        tensors: list[Tensor] = []
-        for x in (*arguments, *options.values()) if options else arguments:
-            kind = type(x)
-            if kind in _TENSORS:
-                if _keys(x).raw_repr() not in plain.KEYS_ON_GPU or (recorded and x.requires_grad):
-                    return function(*arguments, **options)
-                key += x.shape, x.stride(), x.dtype, x.device
-                tensors.append(x)
-            elif x is None:
-                key.append(None)
-            elif kind in VALUES:
-                key += kind, x
-            else:
-                return function(*arguments, **options)
-        made = tuple(key)
-        known = repeated_functions.get(made)
+        known = _known(function, arguments, options) if checked or is_plain_thread() else None
         if known is None:
-            known = repeated_functions.put(made, _Tries())
-        found = known(tensors)
-        if found is not None:
-            misses.count = 0
+            return function(*arguments, **options)
+        repeat, tensors, gradient = known
+        record = None
+        if gradient and not checked and is_grad_enabled():
+            record = recorded and plain.records() and recorded(*arguments, **options)
+            if not record:
+                return function(*arguments, **options)
+        found = repeat(tensors)
+        if found is None:
+            return _tried(function, repeat, misses, tensors, arguments, options)
+        misses.count = 0
+        if record is None:
             return found
-        return _tried(function, made, known, misses, tensors, arguments, options)
+        apply, given = record
+        return apply(*given, lambda *_: found)
 
     return call  # pyright: ignore[reportReturnType]
+
+
+def _known(
+    function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, list[Tensor], bool] | None:
+    """The `_Repeat` or the `_Tries` of a call, its tensors, and whether one requires a gradient.
+
+    The result is None for a call that cannot be repeated.
+    """
+    found = sort_arguments(function, arguments, options)
+    if found is None:
+        return None
+    values, tensors = found
+    if is_autocast_enabled("cuda"):
+        values = (torch.get_autocast_dtype("cuda"), *values)
+    recent = repeated_functions.get(values) or repeated_functions.put(values, Recent())
+    known = recent.get(tensors)
+    if known is not None:
+        return known[0], tensors, known[1]
+    key = layouts_key(values, tensors)
+    if key is None:
+        return None
+    repeat = repeated_functions.get(key) or repeated_functions.put(key, _Tries(key))
+    if type(repeat) is _Repeat:
+        recent.add(tensors, repeat)
+    return repeat, tensors, any(x.requires_grad for x in tensors)
 
 
 class _Misses:
@@ -237,13 +261,14 @@ class _Tries:
     """Counts the calls with a key that has no `_Repeat`; most keys get one at the fourth call.
 
     Attributes:
+        key: the key.
         count: the number of calls.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "key")
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, key: Hashable) -> None:
+        self.key, self.count = key, 0
 
     def __call__(self, tensors: list[Tensor]) -> None:
         """Launch nothing."""
@@ -252,7 +277,6 @@ class _Tries:
 
 def _tried(
     function: Callable[..., Any],
-    key: Hashable,
     known: Any,
     misses: _Misses,
     tensors: list[Tensor],
@@ -266,8 +290,7 @@ def _tried(
 
     Args:
         function: the function.
-        key: the key of the call.
-        known: the entry of `repeated_functions` with this key.
+        known: the entry of `repeated_functions` for the call.
         misses: the misses of the function, to which the call is added.
         tensors: the tensors among the arguments.
         arguments, options: the arguments of the call.
@@ -285,7 +308,7 @@ def _tried(
         _thread.inside = outer
     repeat = _repeat(seen, tensors, found)
     if repeat is not None:
-        repeated_functions.put(key, repeat)
+        repeated_functions.put(known.key, repeat)
     return found
 
 

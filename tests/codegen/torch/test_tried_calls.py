@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from codegen.call.prepared_calls import repeated_functions
 from codegen.targets.nvptx.launch.call import CheckedCall
 from coordgraph import CodegenError, LaunchError
 from tests.codegen.torch.test_repeated_calls import Launches, launches, random
@@ -18,18 +17,20 @@ pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def keys_made(calls: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of keys that functions of `codegen.torch` look up while `calls` is called."""
-    looked_up: list[Any] = []
-    get = repeated_functions.get
+    """The number of calls, while `calls` is called, that are compared with earlier calls."""
+    from codegen.torch import repeats
 
-    def noted(key: Any) -> Any:
-        looked_up.append(key)
-        return get(key)
+    compared: list[Any] = []
+    sort = repeats.sort_arguments
+
+    def noted(*given: Any) -> Any:
+        compared.append(given)
+        return sort(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(repeated_functions, "get", noted)
+        patch.setattr(repeats, "sort_arguments", noted)
         calls()
-    return len(looked_up)
+    return len(compared)
 
 
 def test_calls_with_out_launch_the_product_at_once(

@@ -1,0 +1,90 @@
+"""`linear_product`: `input·weightᵀ + bias` with any axes, as one function with derivatives.
+
+Operators multiply matrices. PyTorch would record each of the views that make matrices of the
+arguments, and compute the gradient of each view.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.torch.derivatives import Derivatives
+from codegen.torch.direct import direct
+from codegen.torch.ops import add_product, product
+from codegen.torch.recording import recorder
+from codegen.torch.repeats import repeating
+
+__all__ = ["as_linear", "linear_product"]
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
+    """`input·weightᵀ + bias` (…, n) by operators, each of which PyTorch records."""
+    rows, b = _rows(input), weight.t()
+    if bias is None:
+        d = product(rows, b, invariant)
+    else:
+        d = add_product(bias, rows, b, 1.0, 1.0, invariant)
+    return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
+
+
+def _unrecorded(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
+    """`_linear`, of which nothing is recorded, as a tensor that is no view of another."""
+    found = _linear(input, weight, bias, invariant)
+    return torch.ops.aten._unsafe_view(found, found.shape) if found._is_view() else found
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The rows of a tensor of one or more axes as a matrix."""
+    axes = x.dim()
+    return x if axes == 2 else x.unsqueeze(0) if axes == 1 else x.flatten(0, -2)
+
+
+@repeating
+def _of_input(grad: Tensor, weight: Tensor, invariant: bool) -> Tensor:
+    """The gradient of `input` (…, k): `grad·weight`, for a `grad` (…, n) of the result."""
+    found = product(_rows(grad), weight, invariant)
+    return found if grad.dim() == 2 else found.reshape(*grad.shape[:-1], weight.shape[1])
+
+
+@repeating
+def _of_weight(grad: Tensor, input: Tensor, by_rows: bool) -> Tensor:
+    """The gradient of `weight` (n, k): `gradᵀ·input`, row-major if `by_rows`, else column-major."""
+    grad, input = _rows(grad), _rows(input)
+    return product(grad.mT, input, False) if by_rows else product(input.mT, grad, False).mT
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    input, weight, bias, ctx.invariant = inputs
+    needs_input, needs_weight, *_ = ctx.needs_input_grad
+    ctx.by_rows = weight.stride(1) == 1 and weight.stride(0) != 1
+    ctx.shape = None if bias is None else bias.shape
+    ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of `input`, of `weight` (in the layout of `weight`) and of `bias`."""
+    input, weight = ctx.saved_tensors
+    of_bias = None
+    if grad.dim() > 2 and not grad.is_contiguous():
+        grad = _rows(grad).view(grad.shape)  # so that a copy is made once
+    if ctx.needs_input_grad[2]:
+        of_bias = _rows(grad).sum_to_size(ctx.shape)
+    return (
+        None if weight is None else _of_input(grad, weight, ctx.invariant),
+        None if input is None else _of_weight(grad, input, ctx.by_rows),
+        of_bias,
+        None,
+    )
+
+
+OF_LINEAR = Derivatives(_setup, _gradients)
+as_linear = recorder("linear", OF_LINEAR)
+"""Computes a result, given `(input, weight, bias, invariant, function of these)`, and records it as
+that of `linear`."""
+linear_product = direct(_linear, 3, _unrecorded, OF_LINEAR, repeats=False)
+"""`input·weightᵀ + bias`, for (…, k), (n, k) and a bias that can be broadcast to the result's rows
+and columns, or None. If the tensors are plain, PyTorch records one function; otherwise operators.
+"""
