@@ -6,9 +6,10 @@
 The first figures are the microseconds that one call takes on the host. Calls are asynchronous, and
 the launch queue is kept short so that none waits for the GPU. PyTorch's functions, a compiled
 kernel `kernel(a, b, out=out)`, `codegen.matmul` and `codegen.torch.linear` are timed in turn, with
-an array `out` and with a new array for D, with a bias, and with a gradient recorded. The second
-figures are the seconds from a graph to a loaded kernel, each in a new process: with empty caches,
-and from coordgraph's cache on disk.
+an array `out` and with a new array for D, with a bias, with a gradient recorded, and with a
+backward pass that computes the gradient of the weight. The second figures are the seconds from a
+graph to a loaded kernel, each in a new process: with empty caches, and from coordgraph's cache on
+disk.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ def per_call(
 ) -> list[Cost]:
     """Time calls of PyTorch, of the kernel of a plan, and of this library.
 
-    Only the calls named `…, gradient` record an autograd graph: their weight is a `Parameter`.
+    Only the calls named `…, gradient` and `…, backward` record an autograd graph: their weight is a
+    `Parameter`. The latter also compute the gradient of the weight.
     """
     import torch
 
@@ -132,6 +134,10 @@ def per_call(
         with torch.enable_grad():
             return function(*given)
 
+    def differentiated(function: Callable[..., Any]) -> object:
+        with torch.enable_grad():
+            return torch.autograd.grad(function(a, parameter, bias), (parameter,), out)
+
     calls: dict[str, Callable[[], object]] = {
         "torch.matmul": lambda: torch.matmul(a, b, out=out),
         f"kernel ({plan})": lambda: kernel(a, b, out=out),
@@ -144,6 +150,8 @@ def per_call(
         "codegen.torch.linear, gradient": lambda: recorded(
             codegen.torch.linear, a, parameter, bias
         ),
+        "F.linear, backward": lambda: differentiated(linear),
+        "codegen.torch.linear, backward": lambda: differentiated(codegen.torch.linear),
     }
     with torch.no_grad():
         return host_microseconds(calls, torch.cuda.synchronize, rounds, step=step)
