@@ -39,10 +39,16 @@ def _guards(tensors: list[Tensor]) -> Callable[..., bool]:
     ).check
 
 
-try:
-    _known = _guards([torch.empty(1, device="cpu")]) is not None
-except (AttributeError, TypeError):  # a version of PyTorch without this class, or with another one
-    _known = False
+def _has_guards() -> bool:
+    """Whether this version of PyTorch has what `_guards` needs."""
+    try:
+        return _guards([torch.empty(1, device="cpu")]) is not None
+    except (AttributeError, TypeError):
+        return False
+
+
+KNOWN = _has_guards()
+"""Whether `Recent` can compare tensors; otherwise it finds nothing."""
 
 
 def sort_arguments(
@@ -113,7 +119,7 @@ class Recent:
         """
         found = self._found
         self._missed += 1
-        if not _known or (len(found) >= MOST_RECENT and self._missed % RARELY):
+        if not KNOWN or (len(found) >= MOST_RECENT and self._missed % RARELY):
             return
         entry = _guards(tensors), known, any(x.requires_grad for x in tensors)
         self._found = [*found[-MOST_RECENT + 1 :], entry]  # threads may iterate over the old list

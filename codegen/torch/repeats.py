@@ -13,7 +13,7 @@ the checks nor the views: it allocates the results and launches the kernel.
    `ENOUGH_TRIES`: the function is called; keys take host time, so only some calls make theirs.
 3. The call's key has a `_Repeat`: the kernel is launched, and the gradient is recorded if one is
    needed. The key has everything on which the launch depends but addresses, which `_Repeat` takes
-   from the tensors.
+   from the tensors. If a recent call had equal layouts, `Recent` finds its `_Repeat` without a key.
 4. Else the function is called. If it launched one kernel on the tensors, and did nothing else with
    them, the key gets a `_Repeat`.
 """

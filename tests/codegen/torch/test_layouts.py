@@ -78,8 +78,8 @@ def test_a_full_object_drops_the_oldest_layouts(torch: Any):
 def test_a_pytorch_without_guards(torch: Any, monkeypatch: pytest.MonkeyPatch):
     from codegen.torch import layouts
 
-    assert layouts._known
-    monkeypatch.setattr(layouts, "_known", False)
+    assert layouts.KNOWN
+    monkeypatch.setattr(layouts, "KNOWN", False)
     assert recent(torch, [random(torch, 8, 8)]).get([random(torch, 8, 8)]) is None
 
 
