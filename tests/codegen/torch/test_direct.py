@@ -45,6 +45,8 @@ X, W, BIAS, A, B = (2, 5, 8), (6, 8), (6,), (5, 8), (8, 6)
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "linear": (lambda t, x, w: t.linear(x, w), [X, W]),
     "linear with bias": (lambda t, x, w, b: t.linear(x, w, b), [X, W, BIAS]),
+    "linear, column-major weight": (lambda t, x, w, b: t.linear(x, w.t(), b), [X, (8, 6), BIAS]),
+    "linear, a column": (lambda t, x, w, b: t.linear(x, w, b), [(10, 8), W, (10, 1)]),
     "linear of a vector": (lambda t, x, w, b: t.linear(x, w, b), [(8,), W, BIAS]),
     "matmul": (lambda t, a, b: t.matmul(a, b), [A, B]),
     "matmul, transposed": (lambda t, a, b: t.matmul(a.t(), b.t()), [(8, 5), W]),

@@ -93,6 +93,8 @@ def test_a_repeated_call_and_its_gradients_are_only_launched(
     assert {x.data_ptr() for x in factors} <= {*pointers[0]}
     for x in factors:  # each factor is one of the gradient of the other
         assert sum(x.data_ptr() in launched for launched in pointers[1:]) == 1
+    if name == "addmm":  # PyTorch computes this gradient, for which nothing is launched
+        assert torch.equal(found[1], torch.full((M, N), 0.5, dtype=torch.bfloat16))
     of_factors = found[2:] if name == "addmm" else found[1:3]
     assert {x.data_ptr() for x in of_factors} <= {at for each in pointers[1:] for at in each}
 
