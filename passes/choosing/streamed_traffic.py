@@ -42,8 +42,8 @@ class _Reuse:
 
     Attributes:
         gaps: times between consecutive requests of the same data, as fractions of the time of
-            a share: an array of MOST_TILES - 1 or fewer requests, samples and plans. 0 where a row or
-            column has fewer tiles.
+            a share: an array of MOST_TILES - 1 or fewer requests, samples and plans. 0 where a row
+            or column has fewer tiles.
         requests: number of output tiles that request the data.
         missing: number of all output tiles of the row or column, divided by the number of those
             whose times were computed.
