@@ -149,7 +149,8 @@ def linear(
     Args:
         input: (…, k).
         weight: (n, k), or a vector (k).
-        bias: (n), or None; the kernel adds it before the result is rounded.
+        bias: (n), or any shape that can be broadcast to the result's, or None; the kernel adds it
+            before the result is rounded.
         activation: `relu`, `silu`, `gelu` or `gelu_tanh`, which the kernel applies; then `weight`
             must be a matrix. The sums before it are stored, too, if a tensor requires a gradient,
             and one kernel of the backward pass computes their gradient and that of the bias. None
@@ -187,8 +188,23 @@ def linear(
             raise LaunchError(
                 f"the tensors lie on {d.device} and {bias.device}; move them to one device"
             )
-        return d if bias is None else d + as_multiplied(bias)
+        return d if bias is None else (d + as_multiplied(bias)).to(d.dtype)
+    if bias is not None and bias.dim() > 1 and input.dim() > 2:
+        shape = (*input.shape[:-1], weight.shape[0])
+        d = linear_product(input.flatten(0, -2), weight, _rows_of(bias, shape), invariant)
+        return d.reshape(shape)
     return linear_product(input, weight, bias, invariant)
+
+
+def _rows_of(bias: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    """A bias with several axes, broadcast to the shape of the result, as a matrix of its rows."""
+    fits = zip(reversed(bias.shape), reversed(shape), strict=False)
+    if bias.dim() > len(shape) or any(x not in (1, y) for x, y in fits):
+        raise LaunchError(
+            f"bias is {tuple(bias.shape)}, which cannot be broadcast to the result's {shape}; pass "
+            "an element for each column, or a tensor of this shape"
+        )
+    return bias.expand(shape).flatten(0, -2)
 
 
 def _recorded_addmm(

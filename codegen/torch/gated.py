@@ -44,7 +44,8 @@ def gated(
         input: (…, k), or with `offs` (m, k).
         weight: (2n, k): the n rows of the weight of gate, then the n rows of the weight of up; with
             `offs` (groups, 2n, k).
-        bias: (2n), with `offs` (groups, 2n), or None; it is added before the activation.
+        bias: (2n), one element for all columns, with `offs` (groups, 2n), or None; it is added
+            before the activation.
         activation: `silu` (SwiGLU), `gelu` or `gelu_tanh`, its approximation by the hyperbolic
             tangent (GeGLU), or `relu` (ReGLU).
         offs: i32 (groups), on the device of `input`: the end of each group of rows, as for
@@ -71,6 +72,8 @@ def gated(
     rows = input if input.dim() == 2 else input.unsqueeze(0)
     if input.dim() > 2:
         rows = input.flatten(0, -2)
+    if bias is not None and offs is None and bias.shape in ((), (1,)):
+        bias = bias.expand(weight.shape[0])
     if recorded and not recompute:
         d, _ = gated_product_with_sums(rows, weight.mT, bias, activation, invariant, offs)
     else:
@@ -125,7 +128,8 @@ def swiglu(
         input: (…, k), or with `offs` (m, k).
         gate_up: (2n, k): the n rows of the weight of gate, then the n rows of the weight of up;
             with `offs` (groups, 2n, k).
-        bias: (2n), with `offs` (groups, 2n), or None; it is added before the activation.
+        bias: (2n), one element for all columns, with `offs` (groups, 2n), or None; it is added
+            before the activation.
         offs: i32 (groups), the end of each group of rows, as for `gated`; None for one weight.
         recompute: whether the backward pass computes gate and up again, as for `gated`.
         invariant: whether the bits of a row of the result must not depend on the other rows, as for

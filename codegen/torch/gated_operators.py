@@ -27,7 +27,7 @@ from codegen.torch.gated_mapping import mapped, rule
 from codegen.torch.gating import differentiate, differentiate_product, multiply_and_gate
 from codegen.torch.grouped import grouped_product
 from codegen.torch.mapping import in_front
-from codegen.torch.ops import cast_inputs, product
+from codegen.torch.ops import add_product, cast_inputs, product
 from codegen.torch.plain import DEVICES
 from codegen.torch.repeats import uninitialized
 
@@ -223,6 +223,8 @@ def _sums(
     a: Tensor, b: Tensor, bias: Tensor | None, ends: Tensor | None, invariant: bool
 ) -> Tensor:
     """`A·B + bias` by operators that can be differentiated."""
+    if bias is not None and bias.dim() == 1 and a.dim() == 2 and ends is None:
+        return add_product(bias, a, b, 1.0, 1.0, invariant)  # rounds once, as the kernel does
     sums = _product(a, b, ends, invariant)
     return sums if bias is None else sums + _for_rows(bias, a.shape[-2], ends)
 

@@ -148,7 +148,15 @@ class Device:
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """A context manager that makes this device current, and restores the caller's device."""
+        """A context manager that makes this device current, and restores the caller's device.
+
+        A thread without a device keeps the first one. This is the device on which functions of
+        CUDA's runtime work in such a thread, and PyTorch warns if cuBLAS finds no device.
+        """
+        if self.ordinal == 0 and not int(cuda("cuCtxGetCurrent")):
+            self.activate()
+            yield
+            return
         cuda("cuCtxPushCurrent", self.context)
         try:
             yield

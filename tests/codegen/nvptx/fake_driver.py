@@ -230,6 +230,10 @@ class FakeDriver:
             destroy, pointer = self._destructors[watcher]
             ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destroy)(pointer)
 
+    def cuCtxSetCurrent(self, context: int) -> Any:
+        self.current = context
+        return _done()
+
     def cuCtxPushCurrent(self, context: int) -> Any:
         self.before, self.current = self.current, context
         return _done()

@@ -208,6 +208,27 @@ def test_out(torch: Any, make: Make):
         cgt.matmul(a, b, out=out.float())
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (3, 1), (2, 1, 6), (2, 3, 6), (1, 1, 1)], ids=str)
+def test_a_bias_with_several_axes_is_broadcast(torch: Any, make: Make, shape: tuple[int, ...]):
+    import codegen.torch as cgt
+
+    inputs = make(2, 3, 7), make(6, 7), make(*shape)
+    x, weight, bias = inputs
+    compare(torch, cgt.linear(*inputs), x @ weight.T + bias, inputs)
+    with pytest.raises(LaunchError, match=r"bias is \(4, 6\), .* result's \(2, 3, 6\); pass"):
+        cgt.linear(*inputs[:2], make(4, 6))
+
+
+def test_a_vector_s_bias_of_another_type_does_not_change_that_of_the_result(torch: Any):
+    """`torch.nn.functional.linear` adds the bias in place if the weight is a vector."""
+    import codegen.torch as cgt
+
+    given = torch.randn(7).half(), torch.randn(7).half(), torch.randn(())
+    d, right = cgt.linear(*given), torch.nn.functional.linear(*given)
+    assert d.dtype is right.dtype is torch.float16
+    torch.testing.assert_close(d, right, rtol=2e-3, atol=2e-3)
+
+
 def test_autocast_before_other_operators(torch: Any):
     """Autocast casts a bias that is added to a scalar, and factors before they are broadcast.
 

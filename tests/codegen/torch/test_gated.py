@@ -38,6 +38,32 @@ def check_gradients(torch: Any, ours: Any, theirs: Any, given: list[Any], **clos
         torch.testing.assert_close(one, other, **close)
 
 
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+@pytest.mark.parametrize("rows", [14, 0])
+def test_a_bias_of_one_element_is_added_to_all_columns(torch: Any, rows: int, shape: Any):
+    import codegen.torch as cgt
+
+    given = [torch.randn(s, requires_grad=True) for s in ((5, 12), (rows, 12), shape)]
+    check_gradients(torch, cgt.gated, lambda *t: expected(torch, *t), given)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_tangents_round_the_sums_with_their_bias_once(torch: Any):
+    """Sums near 0 keep their sign, on which the tangent of `relu` depends.
+
+    The products are 1 + 2^-12, which float16 rounds to 1, and the bias is -1.
+    """
+    import codegen.torch as cgt
+
+    x = torch.tensor([[1.0, 2.0**-6]]).half()
+    weight = torch.tensor([[1.0, 2.0**-6]] * 2).half()
+    bias = torch.tensor([-1.0, 1.0]).half()
+    _, tangent = torch.func.jvp(
+        lambda x: cgt.gated(x, weight, bias, activation="relu"), (x,), (torch.ones_like(x),)
+    )
+    assert tangent.item() > 1  # 0 if the sum of gate were rounded to 0
+
+
 SHAPES = (((5, 12), 14), ((2, 3, 12), 34), ((12,), 14), ((0, 12), 14), ((5, 12), 0))
 
 
