@@ -79,6 +79,7 @@ class Constants:
         ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
         split: requests for rows that begin inside a sector of 32 bytes have the time factor
             `straddle + split - 1` instead of `straddle`.
+        narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
         paired: time factor of requests if more than half of the SMs are busy: two SMs then seem to
             share a path to the L2 cache.
         beside: time factor of the requests of clusters if at most half of the SMs are busy: the
@@ -119,7 +120,6 @@ class Constants:
         twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
         straddle: time factor of TMA requests for rows that begin inside a cache line of 128 bytes:
             the request for such a row reads one more line.
-        narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
         empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
         band_seconds: further seconds of a launch with bands of tiles.
         tile_seconds, box_seconds: seconds at the end of a tile, and for each box of D that a
@@ -154,6 +154,7 @@ class Constants:
     ingest_rate: float = 110e9
     ask_rate: float = 100e9
     split: float = 1.5
+    narrow: float = 1.2
     paired: float = 1.3
     beside: float = 1.2
     l2_rate: float = 7.5e12
@@ -183,7 +184,6 @@ class Constants:
     step_seconds: float = 0.0
     twins: float = 1.0
     straddle: float = 2.0
-    narrow: float = 1.0
     empty_seconds: float = 0.0
     band_seconds: float = 0.0
     tile_seconds: float = 0.0
@@ -248,7 +248,6 @@ DETAILS = {
     "step_seconds": 20e-9,
     "twins": 1.03,
     "straddle": 1.3,
-    "narrow": 1.2,
     "empty_seconds": 2e-9,
     "band_seconds": 0.1e-6,
     "tile_seconds": 0.8e-6,
