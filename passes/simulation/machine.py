@@ -122,7 +122,7 @@ class Machine:
             clock=c.clock,
             flops_per_clock=4096,
             shared_bytes=232448,
-            l2_bytes=c.l2_bytes,
+            l2_bytes=c.kept_bytes,
             l2_rate=c.l2_rate,
             dram_rate=c.dram_rate,
             reader_rate=c.pull_rate,
