@@ -25,6 +25,7 @@ from coordgraph.control.tickets import TakeTicket
 from coordgraph.coordinates.dimensions import User
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.reduction import reduced
+from coordgraph.epilogue.stages import stages_of
 from coordgraph.errors import EvaluationError
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.interpreter.arguments import Array, numpy_dtype
@@ -105,7 +106,7 @@ class Machine:
         values: dict[str, Any] = {**dict(zip(sums, each, strict=True)), **self.scalars}
         values |= {gemm.operands[tensor].name: zero for tensor in op.operands}
         values |= {o.name: self._index(work, op, o.axes, env) for o in op.function.indices}
-        for stage in op.function.stages(gemm.accumulator, out):
+        for stage in stages_of(op.function, gemm.accumulator, out):
             if stage.optional and not self._given(tensor_of(stage.optional)):
                 continue
             for operand in stage.function.tensors:

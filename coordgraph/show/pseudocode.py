@@ -41,6 +41,7 @@ from coordgraph.control.scope import Scoped
 from coordgraph.control.tickets import DynamicFor, TakeTicket, following
 from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.epilogue.stages import stages_of
 from coordgraph.epilogue.text import statements
 from coordgraph.errors import EvaluationError
 from coordgraph.foreign_graphs import faults_named
@@ -261,7 +262,7 @@ class _Writer:
             axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
             named = ("tile_n" if axis == "t" else axis for axis in axes)
             names[tensor] = f"{tensor}[{', '.join(named)}]"
-        for stage in function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype):
+        for stage in stages_of(function, gemm.accumulator, gemm.out_dtype or gemm.dtype):
             given = f"if ({read_of(tensor_of(stage.optional))}) " if stage.optional else ""
             yield from (f"// {given}{line}" for line in statements(stage.function, names))
 

@@ -16,6 +16,7 @@ from sympy import Symbol
 from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.reduction import reduced
+from coordgraph.epilogue.stages import stages_of
 from coordgraph.errors import LaunchError
 from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, step_of, tensor_of
 from coordgraph.integers import evaluate
@@ -134,7 +135,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
         numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
         numbers |= _indices(gemm, number, *sums[gemm.epilogue.sums[0]].shape)
-        for stage in gemm.epilogue.stages(gemm.accumulator, kind):
+        for stage in stages_of(gemm.epilogue, gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
                 continue
             for operand in stage.function.tensors:

@@ -35,8 +35,8 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.edges import PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.elements import dtype
-from coordgraph.epilogue.function import Stage
 from coordgraph.epilogue.operation import QUANTIZED
+from coordgraph.epilogue.stages import Stage, stages_of
 from coordgraph.gemm import GemmProblem, read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tilings import ACCUMULATOR, Tiling
@@ -133,7 +133,7 @@ def stages(gemm: GemmProblem, op: Epilogue, absent: Container[str] = ()) -> tupl
         op: the epilogue.
         absent: tensors of optional operands that no launch of this kernel passes.
     """
-    found = op.function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype)
+    found = stages_of(op.function, gemm.accumulator, gemm.out_dtype or gemm.dtype)
     return tuple(s for s in found if not s.optional or tensor_of(s.optional) not in absent)
 
 

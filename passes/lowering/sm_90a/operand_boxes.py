@@ -27,7 +27,7 @@ from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
 from coordgraph.coordinates.edges import Flatten, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.elements import ROW_BYTES, dtype
-from coordgraph.epilogue.function import Stage
+from coordgraph.epilogue.stages import Stage
 from coordgraph.gemm import tensor_of
 from passes.lowering.control import Accumulator, applied, at, stages, unrolled
 from passes.lowering.sm_90a.boxes import LEAST_ROW_BYTES, MOST_ROWS, swizzle

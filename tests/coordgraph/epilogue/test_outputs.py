@@ -9,6 +9,7 @@ import pytest
 
 from coordgraph import Gemm, VerifyError
 from coordgraph import epilogue as ep
+from coordgraph.epilogue.stages import stages_of
 from coordgraph.text import parse_graph
 from passes import Pipeline
 
@@ -57,14 +58,14 @@ def test_the_first_stage_computes_the_outputs():
 
     A launch without the operand then skips only the second stage, which reads it.
     """
-    first, second = gelu_residual.stages("f32", "bf16")
+    first, second = stages_of(gelu_residual, "f32", "bf16")
     assert [o.value for o in first.function.outputs] == ["%0"]
     assert second.optional == "residual"
     assert not second.function.outputs
 
 
 def test_an_output_that_reads_an_optional_operand_is_always_computed():
-    (only,) = copied.stages("f32", "bf16")
+    (only,) = stages_of(copied, "f32", "bf16")
     assert only.optional == ""
     assert [o.name for o in only.function.outputs] == ["copy"]
 
@@ -74,7 +75,7 @@ def test_a_stage_of_outputs_remains_where_d_is_the_plain_sum():
     def added(acc: Any, c: Any) -> Any:
         return acc + c, acc
 
-    first, second = added.stages("f32", "bf16")
+    first, second = stages_of(added, "f32", "bf16")
     assert first.function.outputs
     assert first.function.result == "acc"
     assert second.optional == "c"

@@ -14,6 +14,7 @@ import pytest
 from coordgraph import Gemm, PassError, VerifyError, from_json, parse
 from coordgraph import epilogue as ep
 from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.stages import stages_of
 from coordgraph.problem_names import RESERVED
 from passes import Pipeline
 from tests.support.sampling import quick_cases
@@ -226,7 +227,7 @@ def test_an_epilogue_of_many_steps():
         return acc + c
 
     assert len(long.steps) == 6001
-    assert [s.optional for s in long.stages("f32", "f32")] == ["", "c"]
+    assert [s.optional for s in stages_of(long, "f32", "f32")] == ["", "c"]
     assert ep.parse_function(ep.function_text(long)) == long
 
 
@@ -355,7 +356,7 @@ def test_a_graph_whose_epilogue_is_not_the_problem_s_is_refused():
 
 
 def test_an_optional_summand_is_a_stage_of_its_own():
-    first, second = ep.ALPHA_BETA.stages("f32", "bf16")
+    first, second = stages_of(ep.ALPHA_BETA, "f32", "bf16")
     assert (first.optional, second.optional) == ("", "c")
     assert [s.operation for s in first.function.steps] == ["mul"]
     assert [o.name for o in second.function.operands] == ["beta", "c"]
@@ -365,7 +366,7 @@ def test_an_optional_summand_is_a_stage_of_its_own():
     def gated(acc: Any, gate: Any) -> Any:
         return ep.relu(acc + gate)
 
-    assert len(gated.stages("f32", "bf16")) == 1, "relu must see the sum"
+    assert len(stages_of(gated, "f32", "bf16")) == 1, "relu must see the sum"
 
 
 @pytest.mark.parametrize(

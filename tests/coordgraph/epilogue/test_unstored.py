@@ -12,6 +12,7 @@ from coordgraph import Gemm, KernelGraph, VerifyError, parse
 from coordgraph import epilogue as ep
 from coordgraph.control.operations import StoreTile
 from coordgraph.coordinates.dimensions import User
+from coordgraph.epilogue.stages import stages_of
 from coordgraph.interpreter import interpret
 from passes import Pipeline
 from tests.support.losses import loss
@@ -36,7 +37,7 @@ def test_none_is_the_value_of_a_d_that_is_not_stored():
     )
     assert ep.parse_function(ep.function_text(loss)) == loss
     assert not loss.exchanged.stores_d
-    (stage,) = loss.stages("f32", "f32")
+    (stage,) = stages_of(loss, "f32", "f32")
     assert stage.function == loss
 
 
