@@ -375,10 +375,11 @@ class GemmProblem:
     def index_of(self, axis: str) -> str:
         """The id of the dimension whose index is the position of an element of D along an axis.
 
+        The result is '' for `l` if there is a single product: no dimension numbers products then.
+
         Args:
             axis: `l` for the number of the product, `m` for the row or `n` for the column in the
-                element's own product. '' is the result for l if there is a single product, whose
-                number is 0.
+                element's own product.
         """
         if axis == "l":
             return self.leading

@@ -29,9 +29,10 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
 
     Operations must be those of threads, not of whole tiles. Every number of elements must be at
     least 1 and fit into the memory that is accessed. A constant index must be inside its
-    dimension. Every index of an epilogue must be that of the right dimension. Every `Advance`
-    must be in the body of a `Counter`, whose index it increases. `ReduceLanes` must merge lanes
-    of one warp. A dynamic loop must compute its next index once.
+    dimension. `ApplyFragment` must take each index of its epilogue along the dimension that
+    `Gemm.index_of` names. Every `Advance` must be in the body of a `Counter`, whose index it
+    increases. `ReduceLanes` must merge lanes of one warp. A dynamic loop must compute its next
+    index once.
     """
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
         yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
@@ -85,14 +86,14 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
 
 
 def _indices(graph: KernelGraph, op: ApplyFragment) -> Iterator[str]:
-    """A message about an operation that takes an index of its epilogue along a wrong dimension."""
+    """A message if an operation does not take its epilogue's indices along the right dimensions."""
     wanted = {o.name: graph.gemm.index_of(o.axes) for o in op.function.indices}
     wanted = {name: dim for name, dim in wanted.items() if dim}
     if (op.indices, op.along) != (tuple(wanted), tuple(wanted.values())):
         yield (
             f"it has indices=({', '.join(op.indices)}) along=({', '.join(op.along)}), but the "
             f"indices of the epilogue {op.function.name} are ({', '.join(wanted)}) along "
-            f"({', '.join(wanted.values())}); give these"
+            f"({', '.join(wanted.values())}); set indices and along to these"
         )
 
 

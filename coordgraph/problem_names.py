@@ -123,8 +123,9 @@ part of B is a matrix of its own."""
 GROUP_AXES = ("m", "k", "mnk")
 """The allowed values of `GemmProblem.group_axis`: axes along which the extents of groups differ."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""For each axis: what numbers the elements inside one group along the axis, if groups differ in
-extent along it."""
+"""For each axis: the last part of the id of the dimension of positions inside one group, such as
+`row` in `A.row`. Such a dimension exists if the groups of a product differ in extent along the
+axis."""
 
 
 def inside_group(tensor: str, axis: str) -> str:

@@ -10,8 +10,8 @@ The order of tiles determines which workgroups run at the same time. The order i
 
 Simulated, without a GPU: all workgroups advance in step, one iteration (a k tile) each, and read
 through a simulated L2 cache; `benchmarks.counting.l2` says what is assumed. The figure is bytes of
-A and B that come from memory. The default size is what the cost model says the device's cache keeps
-of A and B: `Constants.kept_bytes`.
+A and B that come from memory. By default the cache has as many bytes as the cost model assumes that
+the device's L2 cache keeps of A and B: `Constants.kept_bytes`.
 
 Measured on a GPU: bytes read from memory and from the L2 cache by the hardware counters, in one
 launch that begins with an empty cache (`ncu` must be installed and permitted to count); and the

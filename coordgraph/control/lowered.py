@@ -238,8 +238,8 @@ class AccumulateFragment(Operation):
 class ApplyFragment(Operation):
     """Apply an epilogue function to `width` registers of a fragment, in place.
 
-    The function's outputs besides D are written to their tensors. An operand of the function that
-    is not in `sources`, `elements` or `indices` is taken as 0.
+    The function's outputs besides D are written to their tensors. Scalar operands are arguments of
+    the kernel. Any other operand that is not in `sources`, `elements` or `indices` is taken as 0.
 
     Args:
         fragment: the name of the fragment; its registers are the function's `acc`.
@@ -262,7 +262,7 @@ class ApplyFragment(Operation):
             is merged into a register of the fragment `rows_of(output)`, unless it is padding.
         rows: the dimensions that number the registers of the fragments `rows_of(output)`: the rows
             of D of which a thread holds elements.
-        indices: operands of the function that are indices of the element of D.
+        indices: the operands of the function whose values are indices of the element of D.
         along: for each operand in `indices`, the dimension whose index is the operand's value.
         vector: the dimension along the `width` consecutive registers.
         column: the dimension whose index is the column of D; a value whose column is padding is

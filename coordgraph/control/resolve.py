@@ -32,8 +32,8 @@ __all__ = ["Node", "resolve"]
 
 NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn", "along")
 """Fields of operations that name dimensions whose indices do not address memory: registers, loop
-indices, phases of mbarriers, the order in which workgroups use a flag (`turn`), and indices that
-are values of an epilogue's operands (`along`)."""
+indices, phases of mbarriers, the order in which workgroups use a flag (`turn`), and indices with
+which an epilogue computes (`along`)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -216,9 +216,9 @@ class EpilogueFunction:
     ) -> Iterator[Any]:
         """Emit code that computes the function for one element of D, in two parts.
 
-        The iterator yields the values of all other outputs by name, and then the value of D. The
-        steps on which only D depends are emitted in between, when the second value is requested. So
-        a caller can use the other outputs before D's value takes the place of the sum.
+        The iterator first yields a dictionary with the values of the outputs besides D, by name. It
+        then yields the value of D. The steps on which only D depends are emitted when the value of
+        D is requested, so a caller can use the other outputs before it replaces the sum by D.
 
         Args:
             emit: the code generator.
@@ -249,8 +249,8 @@ class EpilogueFunction:
     ) -> Iterator[Any]:
         """Call `run` for each step, with the values of the step's arguments.
 
-        Yields the values of all other outputs by name, once their steps have run, and then the
-        value of D.
+        Yields a dictionary with the values of the outputs besides D, by name, as soon as the steps
+        on which they depend have run. Then runs all other steps, and yields the value of D.
 
         Args:
             made: the values of sums and operands by name; the function adds the value of each

@@ -1,4 +1,4 @@
-"""Operands of an epilogue: named tensors, scalars and indices, and the axes of D of each."""
+"""Operands of an epilogue: named tensors, scalars and indices, each along some axes of D."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Operand:
         in_memory: True for a scalar that the kernel reads from an array of one element; False for a
             scalar that is passed by value.
         summed: True to convert elements to the accumulator's type when they are read.
-        index: True for the index of the element of D along the only axis in `axes`, an i32 that
-            the kernel computes. No array has it, and no call passes it.
+        index: True if the operand's value is the index of the element of D along the only axis in
+            `axes`. It is an i32 that the kernel computes, so no call passes an array for it.
     """
 
     name: str
@@ -215,12 +215,12 @@ def index(axis: str) -> Operand:
     """Declare an operand that is the index of the element of D along an axis: `column=index("n")`.
 
     The index is an i32 that the kernel computes from the position of the element, so a call passes
-    no array for it. It is the number of the product in a batch or group, or the row or column in
-    the element's own product, also where a table says to which row of D a row is stored.
+    no array for it. Rows and columns count from the first of the element's own product. If a table
+    scatters rows, the index is the row of the product, not the row of D in which it is stored.
 
     Args:
-        axis: `l` for the number of the product, which is 0 if there is only one, `m` for the row or
-            `n` for the column.
+        axis: `m` for the row, `n` for the column, or `l` for the number of the product in a batch
+            or in groups, which is 0 if there is only one product.
 
     Raises:
         VerifyError: `axis` is none of these.

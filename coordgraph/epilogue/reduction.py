@@ -57,7 +57,8 @@ class Running:
 
     Args:
         identity: the state of an empty set of elements.
-        absorb: a function from a state and several elements to the state that has read them, too.
+        absorb: a function that adds several elements to the set of a state, and returns the state
+            of the larger set.
         merge: a function that merges two states.
         finish: a function from the state of the whole row to the result.
     """
@@ -69,10 +70,10 @@ class Running:
 
 
 def _one_by_one(combine: Combine) -> Callable[[Algebra, State, Sequence[Any]], State]:
-    """The function `absorb` of a reduction whose state is its result, which reads single elements.
+    """A function `absorb` that combines a state with one element after another.
 
     Args:
-        combine: combines the result so far with an element.
+        combine: combines the result so far, which is the whole state, with an element.
     """
 
     def absorb(on: Algebra, state: State, values: Sequence[Any]) -> State:
@@ -85,17 +86,17 @@ def _one_by_one(combine: Combine) -> Callable[[Algebra, State, Sequence[Any]], S
 
 
 def _rescaled_once(on: Algebra, state: State, values: Sequence[Any]) -> State:
-    """Read several elements into a state of `logsumexp`: (maximum, sum of `exp(x - maximum)`).
+    """Add several elements to a state of `logsumexp`: (maximum, sum of `exp(x - maximum)`).
 
-    The sum is rescaled once for all elements. An element waits for the maximum of those before it,
-    but not for their exponentials, so a GPU can compute the exponentials at the same time.
+    The sum is rescaled once, to the maximum of all elements. All exponentials depend on that
+    maximum, but not on each other, so a GPU can overlap them.
     """
     before, total = state
     high = before
     for value in values:
         high = on("maximum", high, value)
-    # `x - high` is NaN if both are the same infinity: then subtract 0 instead, so exp(x) is 0 or
-    # infinite, as the sum is.
+    # `x - high` is NaN if both are the same infinity. If `high` is infinite, subtract 0 instead:
+    # exp(x) of that infinity is 0 or infinite, which is the right sum.
     infinite = on("compare", on("abs", high), float("inf"), relation="==")
     shift = on("where", infinite, 0.0, high)
     total = on("mul", total, on("exp", on("sub", before, shift)))

@@ -150,7 +150,7 @@ def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[
         operand = function.operand(name)
         if operand is not None and operand.index:
             raise LaunchError(
-                f"{name} is an index of the epilogue {function.name}, which the kernel computes; "
+                f"{name} is an index of the epilogue {function.name}, and the kernel computes it; "
                 f"leave out {name}=…"
             )
         if operand is not None:

@@ -124,7 +124,7 @@ class Machine:
         return values[ACCUMULATOR]
 
     def _index(self, work: Work, op: Epilogue, axis: str, env: Environment) -> Array:
-        """The index along `axis` (l, m or n) of each element of the tile of D; see `index_of`."""
+        """The index along `axis` (l, m or n) of each element of D's tile; see `Gemm.index_of`."""
         graph = self.program.graph
         if not (dim := graph.gemm.index_of(axis)):
             return np.zeros((), np.int32)

@@ -71,7 +71,7 @@ class Work:
     def indices(self, dim: str, user: Dimension) -> Elements:
         """The index along the dimension `dim` of each element of the tile of the tensor `user`.
 
-        The offsets of the result are the indices; `user` is a tensor as for `elements`.
+        The result has these indices in place of offsets. `user` is a tensor as for `elements`.
         """
         if (key := f"{dim} of {user.id}") not in self._elements:
             self._elements[key] = self._of_tile(user, self.scope.reverse(dim))

@@ -156,7 +156,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
 
 
 def _indices(gemm: GemmProblem, number: int, rows: int, columns: int) -> dict[str, Array]:
-    """The values of the epilogue's indices for all elements of one product, by operand name.
+    """The values of the epilogue's operands that are indices, for one product, by operand name.
 
     Args:
         gemm: the problem.

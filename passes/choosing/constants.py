@@ -38,10 +38,10 @@ TIMES = ".times.json"
 """Suffix of the name of the file that holds the measured times of a calibration, in the same folder
 as the device's file of constants."""
 L2_KEPT = 0.6
-"""Share of the L2 cache's bytes that hold A and B. Lines that SMs on both sides of the GPU request
-are held twice, once on each side. By hardware counters of an H200 (`benchmarks traffic`, and
-`benchmarks counters` of Stream-K at 3456 x 3840 x 6264), A and B are read from memory as often as
-with a cache of about 30 MB that evicts what was not requested for longest."""
+"""Share of the L2 cache that is assumed to hold A and B. Lines that SMs on both sides of the GPU
+request are held twice, once on each side. By hardware counters of an H200 (`benchmarks traffic`,
+and `benchmarks counters` of Stream-K at 3456 x 3840 x 6264), A and B are read from memory as often
+as with a cache of about 30 MB that evicts the least recently used line first."""
 MEASURED = "NVIDIA H200"
 """Name of the device whose constants, scaled by the number of SMs, are used for a device that has
 no file of calibrated constants."""
@@ -199,7 +199,7 @@ class Constants:
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes of A and B that the L2 cache keeps."""
+        """Bytes of A and B that the L2 cache is assumed to keep."""
         return L2_KEPT * self.l2_bytes
 
     def slots(self, workgroups: Column) -> Column:

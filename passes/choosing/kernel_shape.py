@@ -103,7 +103,7 @@ class Shape:
         share = np.where(divided, right / 2, right)
         self.twins = left_b & (self.consumers == 2)
         """twins: whether B is the left operand of wgmma and two warpgroups divide a CTA's part of a
-        tile; this was measured to be slower."""
+        tile; such kernels were measured to be slower."""
         self.pieces = np.ceil(share / MOST_COLUMNS)
         """pieces: number of wgmma instructions that cover the columns of a warpgroup."""
         self.mma_columns = share / self.pieces

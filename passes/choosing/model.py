@@ -222,7 +222,7 @@ def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
     partly = partly * (1 + (c.odd_store - 1) * s.odd * astray(t.n, LINE, t.out_bytes))
     stored_bytes = stored_bytes * partly
     tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.slot_rate
-    # The four warps of a warpgroup run on the four warp schedulers of an SM.
+    # The four warps of a warpgroup run at the same time, on the four warp schedulers of an SM.
     tile = tile + s.rows * s.columns / WARPGROUP * t.row_cycles / c.clock
     drain = stored_bytes / c.store_rate
     received = s.partial_bytes * (t.cluster_k - 1)

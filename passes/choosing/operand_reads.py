@@ -1,4 +1,4 @@
-"""`OperandReads`: what an epilogue reads, writes besides D and reduces, as numbers for a launch."""
+"""`OperandReads`: bytes that an epilogue reads and writes, and cycles of its row reductions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordgraph.gemm import GemmProblem
 __all__ = ["OperandReads"]
 
 ROW_CYCLES = {"sum": 3.0, "max": 3.0, "logsumexp": 26.0}
-"""For each reduction of rows: its cycles for one element of each thread of a warpgroup.
+"""For each reduction of rows: the cycles in which a warpgroup reduces one element per thread.
 
 Measured on an H200 with tiles of 256 x 128 of a bf16 product of 4096 x 128256 x 4096: `logsumexp`
 took 3.7 us a tile longer than `max`. A sum or a maximum takes three instructions.
@@ -21,15 +21,15 @@ took 3.7 us a tile longer than `max`. A sum or a maximum takes three instruction
 
 @dataclass(frozen=True)
 class OperandReads:
-    """What an epilogue reads besides the accumulators, writes besides D, and reduces.
+    """Costs of an epilogue besides reading the accumulators and writing D.
 
     Args:
         element_bytes: bytes of the widest element that the epilogue reads for every element of D,
             or 0. Operands as large as D need registers in addition to the accumulators.
         total_bytes: bytes of all epilogue operands and of all outputs besides D, summed over the
             products, each element counted once.
-        row_cycles: cycles that the outputs which reduce rows take for one element of each thread
-            of a warpgroup.
+        row_cycles: cycles in which a warpgroup reduces one element per thread, summed over the
+            outputs that reduce rows.
     """
 
     element_bytes: int
@@ -40,7 +40,7 @@ class OperandReads:
     def of(
         cls, problem: GemmProblem, extents: Mapping[str, float], *, reads_c: bool
     ) -> OperandReads:
-        """What a problem's epilogue reads, writes besides D, and reduces.
+        """The costs of a problem's epilogue.
 
         Args:
             problem: the problem, with its epilogue.

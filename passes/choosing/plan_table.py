@@ -44,8 +44,8 @@ class Table:
             reads none.
         operand_bytes: bytes of all operands that the epilogue reads and of its outputs besides D,
             summed over all products.
-        row_cycles: cycles that outputs which reduce rows take for one element of each thread of a
-            warpgroup; 0 if the epilogue has no such output.
+        row_cycles: cycles in which a warpgroup reduces one element per thread, summed over the
+            epilogue's outputs that reduce rows; 0 if it has none.
         tile_m, tile_n, tile_k: elements of the macro tile along each axis.
         cluster_m, cluster_n, cluster_k: number of CTAs of a cluster along each axis.
         turns: number of pingpong warpgroups, which alternate between tiles; 1 if warpgroups are

@@ -1,9 +1,10 @@
 """Model of the bytes of A and B that Stream-K reads from memory again, after L2 evicted them.
 
-Each workgroup has a contiguous share of the iterations of all output tiles, and all shares take
-equally long, so workgroups are at different k of their tiles at the same time. All output
-tiles of a row need the same rows of A, but at different times; likewise columns of B. Data is read
-again from memory if, between two such times, more other data was requested than the L2 cache keeps.
+Each workgroup has a share: a contiguous range of the iterations of all output tiles. The model
+assumes that all shares take equally long, so workgroups are at different k of their tiles at the
+same time. All output tiles of a row need the same rows of A, but at different times; all tiles of a
+column need the same columns of B. Data is read from memory again if more other data was requested
+between two such times than the L2 cache keeps.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STEEP = 4
 larger it is, the more abruptly the share grows when the bytes that are requested in between reach
 the cache's size."""
 ROUNDS = 4
-"""Number of steps of Newton's method for the time in which the L2 cache is filled."""
+"""Number of steps of Newton's method in `_time_to_fill`."""
 
 Samples = NDArray[np.float64]
 """An array with a row for each entry of `SAMPLES` and a column for each plan."""
@@ -42,9 +43,9 @@ class _Reuse:
 
     Attributes:
         gaps: times between consecutive requests of the same data, as fractions of the time of
-            a share: an array of MOST_TILES - 1 or fewer requests, samples and plans. 0 where a row
-            or column has fewer tiles.
-        requests: number of output tiles that request the data.
+            a share, divided by `missing`. The array has an axis of at most MOST_TILES - 1 requests,
+            one of samples, and one of plans. Entries are 0 where a row or column has fewer tiles.
+        requests: number of output tiles, of those whose times were computed, that request the data.
         missing: number of all output tiles of the row or column, divided by the number of those
             whose times were computed.
         asked: bytes of the operand that all streamed tiles request.
@@ -56,14 +57,14 @@ class _Reuse:
     asked: Column
 
     def touched(self, time: Column) -> tuple[Column, Column]:
-        """(bytes that are requested at least once within a time, their derivative by the time).
+        """(bytes that are requested at least once in a window of time, derivative by its length).
 
-        In the time x, data of an output tile is counted unless it was requested less than x before;
-        so the mean over all requests is that of min(gap before the request, x). Before the first
-        request, the gap is unlimited.
+        A request counts if no earlier request in the window was for the same data. Over all
+        positions of the window, this is so for a fraction min(gap before the request, `time`) of
+        them. The gap before the first request is unlimited.
 
         Args:
-            time: a fraction of a share's time.
+            time: the length of the window, as a fraction of a share's time.
         """
         inside = (np.minimum(self.gaps, time).sum(axis=0) + time / self.missing) / self.requests
         slope = ((self.gaps > time).sum(axis=0) + 1 / self.missing) / self.requests
@@ -73,8 +74,8 @@ class _Reuse:
         """Bytes of the operand that are read from memory after the first time.
 
         Args:
-            limit: the time, as a fraction of a share's time, in which as many bytes are
-                requested as the L2 cache keeps.
+            limit: the time in which as many bytes are requested as the L2 cache keeps, as a
+                fraction of a share's time.
         """
         lost = evicted(self.gaps / limit).sum(axis=0) / self.requests
         return self.asked * lost.mean(axis=0)
@@ -87,8 +88,8 @@ class Streams:
     Attributes:
         order: the order in which tiles are visited; the streamed tiles are the first ones.
         tiles: number of streamed tiles of all products of a batch.
-        phase: number of iterations of an output tile, divided by the number that one workgroup
-            streams.
+        phase: number of iterations of an output tile, divided by the number of iterations of a
+            share.
         backward: whether workgroups run their segments (the parts of their range that lie in one
             tile) from last to first.
     """
@@ -138,11 +139,11 @@ class Streams:
         return _Reuse(gaps / missing, requests, missing, size * self.tiles)
 
     def _time(self, tile: Samples, at: Samples) -> Samples:
-        """When an iteration of an output tile runs, as a fraction of a share's time.
+        """The time at which an iteration of an output tile runs, as a fraction of a share's time.
 
-        The order of tiles, and within a tile the order of k, number the iterations of all tiles;
-        each workgroup has a share of consecutive iterations. If segments run from last to first,
-        all workgroups begin at k = 0 of a tile, and end together at the end of a tile's k.
+        Iterations are numbered tile by tile, and along k within a tile; each workgroup has a share
+        of consecutive numbers. If segments run from last to first, a workgroup whose share contains
+        the start of a tile begins there, at k = 0, and ends at the end of a tile.
 
         Args:
             tile: number of the output tile.
@@ -160,18 +161,19 @@ def evicted(passed: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of data that the L2 cache evicts before its next use.
 
     Args:
-        passed: bytes requested before the next use (or the time until then), divided by the bytes
-            that the cache keeps (or by the time in which as many are requested).
+        passed: the number of bytes that are requested before the next use, divided by the number
+            that the cache keeps. The ratio of the times in which these are requested serves, too.
     """
     power = passed**STEEP
     return power / (1 + power)
 
 
 def _time_to_fill(of_a: _Reuse, of_b: _Reuse, kept_bytes: float) -> Column:
-    """In which fraction of a share's time as many bytes are requested as the L2 cache keeps.
+    """The time in which as many bytes are requested as the L2 cache keeps.
 
-    Bytes that are requested twice in this time count once. The bytes are a concave function of the
-    time, so Newton's method approaches the solution from below.
+    The result is a fraction of a share's time. Bytes that are requested twice in this time count
+    once. The number of bytes is a concave function of the time, so Newton's method approaches the
+    solution from below.
     """
     time = np.zeros_like(of_a.asked)
     for _ in range(ROUNDS):

@@ -50,8 +50,8 @@ def traffic_of(
     """Bytes of A and B that a launch reads from memory, given the reuse in the L2 cache.
 
     Workgroups at the same k of neighbouring tiles share data through the L2 cache. A wave of tiles
-    reuses the data of the wave before it unless the cache has evicted them: it evicts what was not
-    requested for longest, so it keeps almost nothing of a wave that is larger than the cache.
+    reuses the data of the wave before it unless the cache has evicted them. The cache evicts the
+    least recently used data first, so it keeps almost nothing of a wave that is larger than itself.
 
     Args:
         t: a table with one problem and one plan in each row.
@@ -59,7 +59,8 @@ def traffic_of(
         grid: number of resident workgroups.
         kept_bytes: bytes of A and B that the L2 cache keeps.
         mixed: whether workgroups are at different k of their tiles at the same time.
-        streams: number of iterations of all workgroups on tiles that may be divided along k.
+        streams: number of iterations of the longest share of tiles that may be divided along k,
+            times `grid`.
     """
     a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
     together = np.minimum(grid, s.tiles)
@@ -81,7 +82,8 @@ def traffic_of(
         few, both = t.where(rows), (a + b)[rows]
         tiles_m, tiles_n = s.tiles_m[rows], s.tiles_n[rows]
         tiles = np.minimum(streams[rows] / s.depth[rows], s.tiles[rows])
-        # The longest share is longer than the others if `least_segment` moves its ends.
+        # The mean length of a share. `streams` has the longest, which is longer than the mean if
+        # `least_segment` moves the ends of shares.
         share = np.maximum(np.ceil(tiles * s.depth[rows] / grid[rows]), 1)
         pieces = s.depth[rows] / share
         order = TileOrder(np.minimum(few.width, tiles_m), tiles_m, tiles_n)
@@ -90,7 +92,7 @@ def traffic_of(
         same_k = both * _evicted_at_same_k(pieces, both, kept_bytes)
         again = np.where(few.interleaved, np.minimum(again, same_k), again)
         # Workgroups compute whole tiles after the streamed ones. If B does not stay in the cache,
-        # they read those of its columns again that streamed tiles have read.
+        # whole tiles read those columns of B again that streamed tiles have read before.
         whole = 1 - tiles / s.tiles[rows]
         other = b[rows] * np.minimum(tiles / tiles_n, 1) * ((tiles_m > 1) & ~stays[rows])
         found[rows] = both + again + whole * (found[rows] - both + other)
@@ -98,7 +100,7 @@ def traffic_of(
 
 
 def _evicted_at_same_k(pieces: Column, both: Column, kept_bytes: float) -> Column:
-    """The share of A and B that is read again although all workgroups stay at nearly the same k.
+    """The share of A and B that is read twice although all workgroups stay at nearly the same k.
 
     Let f be the fractional part of `pieces`. Compared with even progress along k, a tile is ahead
     by at most the fraction `f·(1 - f)/pieces` of the launch's time; see the edge `Interleave`. In

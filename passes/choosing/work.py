@@ -101,8 +101,8 @@ class Work:
     def divides(self) -> Flag:
         """For each plan, whether a tile is divided along k among workgroups.
 
-        Consecutive workgroups then have consecutive parts of k, so they do not request the same
-        data at the same time.
+        Workgroups with consecutive numbers then compute consecutive parts of k, so they do not
+        request the same data at the same time.
         """
         return self.counts.shortest > 0
 

@@ -87,7 +87,7 @@ def test_an_index_is_no_argument(make: Make):
     from codegen.jax import matmul
 
     a, b = make(20, 24), make(24, 16)
-    with pytest.raises(LaunchError, match=r"row is an index .* which the kernel computes"):
+    with pytest.raises(LaunchError, match=r"row is an index .* and the kernel computes it"):
         matmul(a, b, epilogue=positions, row=np.arange(20))
 
 

@@ -124,7 +124,7 @@ def test_names_of_arguments_are_refused():
 
 def test_a_call_cannot_pass_an_index():
     assert with_defaults(causal, {}) == {}
-    with pytest.raises(LaunchError, match=r"row is an index .* which the kernel computes; leave"):
+    with pytest.raises(LaunchError, match=r"row is an index .* and the kernel computes it; leave"):
         with_defaults(causal, {"row": np.arange(3)})
     with pytest.raises(LaunchError, match=r"bias is no operand .* its operands are: none"):
         with_defaults(causal, {"bias": np.arange(3)})
