@@ -41,9 +41,9 @@ def alignment_of_factors(gemm: GemmProblem, views: Mapping[str, TensorView]) -> 
     - If the rows of A are gathered, threads copy them in chunks of 16 bytes, and a chunk that is
       not whole would bring elements of the gap behind a row. The result is 1 if rows have such a
       chunk.
-    - If a row of B has the columns of several parts, one part after another, a box of TMA begins
-      where a part begins. TMA only loads boxes whose first element is at a multiple of 16 bytes in
-      its row; for others the GPU reports an illegal instruction.
+    - If a row of B has adjacent columns of one part after those of another, a TMA box begins where
+      a part begins. TMA only loads boxes whose first element is at a multiple of 16 bytes in its
+      row; for others the GPU reports an illegal instruction.
 
     Args:
         gemm: the problem, which says whether the rows of A are gathered, and where the parts of B
@@ -59,7 +59,10 @@ def alignment_of_factors(gemm: GemmProblem, views: Mapping[str, TensorView]) -> 
 
 
 def part_bytes(gemm: GemmProblem, columns: int) -> int:
-    """Number of bytes of the adjacent columns of one part of B in a row; 0 if rows have no parts.
+    """Number of bytes of adjacent columns of one part of B in a row; 0 if it does not matter.
+
+    It does not matter if no TMA box begins inside a row where a part begins: if B has one part, is
+    given as its transpose, alternates single columns of its parts, or has a matrix for each part.
 
     Args:
         gemm: the problem, which says where the parts of B are.

@@ -90,7 +90,7 @@ class Library:
         )
 
     def maker(self, like: Any, shape: tuple[int, ...], kind: str) -> Callable[[], Any]:
-        """A function without arguments that returns what `empty` returns for these arguments."""
+        """A function without arguments; each call returns a new array as `empty` makes it."""
         return partial(self.empty, like, shape, kind)
 
     transposed: Callable[[Any], Any] = staticmethod(methodcaller("swapaxes", -1, -2))

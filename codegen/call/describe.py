@@ -145,9 +145,10 @@ def describe(
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,
-        # A batch can be computed as one product with more rows. Epilogue operands other than C may
-        # depend on the batch index, which that product lacks, as indices of elements may, and the
-        # arrays for outputs other than D may have gaps between their matrices.
+        # A batch can be computed as one product with more rows. That product has no batch index, on
+        # which epilogue operands other than C may depend, and it numbers the rows of all matrices
+        # together, so the epilogue may have no indices. The arrays for outputs other than D may
+        # have gaps between their matrices.
         may_join=len(arrays) == len("ABCD")
         and not function.indices
         and all(library(arrays[x]).makes_views for x in "AB"),

@@ -24,8 +24,9 @@ prepared_epilogues = LRUCache[Hashable, tuple[EpilogueFunction, Prepared, Repeat
 repeated_functions = LRUCache[Hashable, Any](MOST_CALLS)
 """For each key of a function and its arguments: a function of the list of tensors among the
 arguments. It launches the kernel that an earlier call with this key launched, or returns None if it
-launches nothing. A key without layouts of tensors has a `codegen.torch.layouts.Recent` instead.
-`codegen.torch.repeats` makes the entries."""
+launches nothing. The entry of a key without the layouts of the tensors is a `Recent` of
+`codegen.torch.layouts`, which finds these functions faster. `codegen.torch.repeats` makes the
+entries."""
 
 
 def forget_prepared() -> None:

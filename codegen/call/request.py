@@ -202,8 +202,8 @@ class PlanRequest:
 def unaligned(problem: Gemm) -> list[tuple[str, int]]:
     """The matrices, of A and B, whose rows are not a multiple of 16 bytes long.
 
-    Each item of the result is the name of the matrix and the number of bytes of its rows. If a row
-    of B has the columns of several parts, it is the number of bytes of one part's columns.
+    Each item of the result is the name of the matrix and the number of bytes of its rows. If TMA
+    boxes begin inside the rows of B, where its parts begin, B counts with `part_bytes` instead.
 
     A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
     """

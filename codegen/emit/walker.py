@@ -187,7 +187,7 @@ class Walker:
         return {name: first + i * step for i, name in enumerate(op.function.sums)}
 
     def indices_of(self, node: Node, op: ApplyFragment, place: int = 0) -> dict[str, ir.Value]:
-        """The 32-bit values, by name, of the epilogue's operands that are indices of an element.
+        """The values (i32), by name, of the epilogue's operands that are indices of D's element.
 
         Args:
             node: the node of the operation `op` in the control graph.

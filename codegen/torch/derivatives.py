@@ -45,7 +45,8 @@ class Derivatives:
         tangents: `tangents(arguments, tangents)` returns the tangent of the result, or a tuple with
             the tangent of each result. It gets all arguments of the operator, and for each a
             tangent, or None for an argument without one. None as a tangent of a result is zero.
-            `tangents` is None for a function of operators that have tangents of their own.
+            `tangents` is None for a function that calls operators in forward-mode differentiation:
+            these compute the tangents.
     """
 
     setup: Callable[[Any, tuple[Any, ...], Any], None]
@@ -118,7 +119,7 @@ def _unpacked(x: Any) -> tuple[Any, Tensor | None]:
 def differentiable(op: Any, derivatives: Derivatives) -> None:
     """Give the operator `op`, such as `torch.ops.coordgraph.matmul.default`, its derivatives."""
     tangents_of = derivatives.tangents
-    assert tangents_of is not None, "an operator needs tangents for forward-mode differentiation"
+    assert tangents_of is not None, "an operator needs tangents; pass Derivatives with `tangents`"
 
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, call = given

@@ -20,7 +20,7 @@ from codegen.torch.repeats import repeating
 
 __all__ = ["as_multiplied", "cast", "direct", "operator"]
 
-_known = plain.KNOWN  # without this, the dispatcher is always used
+_known = plain.KNOWN  # if False, all calls go through the dispatcher
 
 
 def operator(name: str, kernel: Callable[..., Any], schema: str) -> torch.library.CustomOpDef:
@@ -62,8 +62,8 @@ def direct(
         kernel: the operator's kernel.
         derivatives: the derivatives that `op` got by `differentiable`.
         casts: whether the operator casts tensors in a region of `torch.autocast`.
-        repeats: whether calls that repeat an earlier one should only launch (`repeating`); False if
-            the caller sees to this.
+        repeats: whether calls that repeat an earlier one should only launch the kernel; False if
+            the caller applies `repeating` itself.
 
     Returns:
         A function of all arguments of the operator, also of those that have a default.
@@ -88,7 +88,7 @@ def direct(
             arguments = tuple(cast(x, to, device) for x in arguments)
             compute = of_cast
         if differentiable and torch.is_grad_enabled():
-            # Where autograd is excluded, the dispatcher calls the operator's kernel alone.
+            # Where the dispatch key of autograd is excluded, the operator records no gradient.
             return record(*arguments, compute) if plain.records() else op(*arguments)
         return compute(*arguments)
 

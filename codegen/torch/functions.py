@@ -59,7 +59,7 @@ def _written(
 def _recorded_matmul(
     input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
 ) -> Any:
-    """How a call of `matmul` is recorded, for `repeating`; None if `matmul` changes shapes."""
+    """The argument `recorded` of `repeating`; None if `matmul` would change the tensors' shapes."""
     axes = input.dim()
     if axes != other.dim() or not (axes == 2 or (axes == 3 and input.shape[0] == other.shape[0])):
         return None
@@ -129,7 +129,7 @@ def _recorded_linear(
     activation: str | None = None,
     invariant: bool = False,
 ) -> Any:
-    """How a call of `linear` is recorded, for `repeating`; None with an activation."""
+    """The argument `recorded` of `repeating`; None with an activation or a vector as `weight`."""
     if activation is not None or weight.dim() != 2:
         return None
     return as_linear, (input, weight, bias, invariant)
@@ -149,8 +149,9 @@ def linear(
     Args:
         input: (…, k).
         weight: (n, k), or a vector (k).
-        bias: (n), or any shape that can be broadcast to the result's, or None; the kernel adds it
-            before the result is rounded.
+        bias: None, or (n); without an activation also any shape that can be broadcast to the
+            result's. The kernel adds it before the result is rounded. If `weight` is a vector, the
+            bias is added to the rounded product.
         activation: `relu`, `silu`, `gelu` or `gelu_tanh`, which the kernel applies; then `weight`
             must be a matrix. The sums before it are stored, too, if a tensor requires a gradient,
             and one kernel of the backward pass computes their gradient and that of the bias. None
@@ -202,7 +203,7 @@ def _rows_of(bias: Tensor, shape: tuple[Any, ...]) -> Tensor:
     if bias.dim() > len(shape) or any(x not in (1, y) for x, y in fits):
         raise LaunchError(
             f"bias is {tuple(bias.shape)}, which cannot be broadcast to the result's {shape}; pass "
-            "an element for each column, or a tensor of this shape"
+            f"an element for each of the {shape[-1]} columns, or a tensor of the result's shape"
         )
     return bias.expand(shape).flatten(0, -2)
 
@@ -218,7 +219,7 @@ def _recorded_addmm(
     out: Tensor | None = None,
     invariant: bool = False,
 ) -> Any:
-    """How a call of `addmm` is recorded, for `repeating`; None if alpha or beta is no number."""
+    """The argument `recorded` of `repeating`; None if alpha or beta is no Python number."""
     if type(beta) not in NUMBERS or type(alpha) not in NUMBERS:
         return None
     return _as_addmm, (input, mat1, mat2, float(beta), float(alpha), invariant, out_dtype)
@@ -274,7 +275,7 @@ def _recorded_bmm(
     out: Tensor | None = None,
     invariant: bool = False,
 ) -> Any:
-    """How a call of `bmm` is recorded, for `repeating`."""
+    """The argument `recorded` of `repeating`: how PyTorch records a repeated call of `bmm`."""
     return _as_matmul, (input, mat2, invariant, out_dtype)
 
 

@@ -224,7 +224,8 @@ def _sums(
 ) -> Tensor:
     """`A·B + bias` by operators that can be differentiated."""
     if bias is not None and bias.dim() == 1 and a.dim() == 2 and ends is None:
-        return add_product(bias, a, b, 1.0, 1.0, invariant)  # rounds once, as the kernel does
+        # As the kernel does, this rounds the sums after it adds the bias.
+        return add_product(bias, a, b, 1.0, 1.0, invariant)
     sums = _product(a, b, ends, invariant)
     return sums if bias is None else sums + _for_rows(bias, a.shape[-2], ends)
 

@@ -1,7 +1,7 @@
 """Compares the arguments of a call with those of earlier calls.
 
-`sort_arguments` separates tensors from other values. `layouts_key` is a key of the layouts of plain
-tensors. `Recent` tells tensors with the layouts of a recent call in less time than a key takes.
+`sort_arguments` separates tensors from other values. `layouts_key` makes a key of the layouts of
+plain tensors. `Recent` recognizes the layouts of recent calls, in less time than a key takes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["Recent", "layouts_key", "sort_arguments"]
 VALUES = frozenset((type(None), bool, int, float, str, torch.dtype))
 """The types of arguments, besides tensors, that a call to be repeated may have."""
 MOST_RECENT = 8
-"""The number of layouts that a `Recent` holds; to compare tensors with each takes host time."""
+"""The most layouts that a `Recent` holds; each comparison of tensors with one takes host time."""
 RARELY = 32
-"""A `Recent` that is full takes one of this number of layouts that it does not hold."""
+"""A full `Recent` stores new layouts at only one in this number of calls of `add`."""
 _TENSORS, _strided = plain.TYPES, torch.strided
 _keys: Any = getattr(torch._C, "_dispatch_keys", None)
 
 
 def _guards(tensors: list[Tensor]) -> Callable[..., bool]:
-    """A function that tells whether tensors have the layouts of `tensors`.
+    """A function that returns whether the tensors that it is given have the layouts of `tensors`.
 
     It compares types, dispatch keys, element types, devices, shapes, strides and `requires_grad`.
     It returns False if a tensor is given twice.
@@ -83,7 +83,7 @@ def sort_arguments(
 
 
 def layouts_key(values: tuple[Hashable, ...], tensors: list[Tensor]) -> Hashable:
-    """A key of `values` and of the layouts of tensors on a GPU; None if one is not plain."""
+    """A key of `values` and of the tensors' layouts; None if a tensor is not plain or on no GPU."""
     key: list[Hashable] = [values]
     for x in tensors:
         if _keys(x).raw_repr() not in plain.KEYS_ON_GPU:
@@ -115,7 +115,8 @@ class Recent:
     def add(self, tensors: list[Tensor], known: Any) -> None:
         """Keep what is known about the layouts of plain tensors, for which `get` has found nothing.
 
-        If the object is full, the oldest layouts are dropped; most calls then do nothing.
+        If the object is full, one in `RARELY` calls replaces the oldest layouts by the new ones;
+        the other calls do nothing.
         """
         found = self._found
         self._missed += 1

@@ -1,7 +1,8 @@
-"""`linear_product`: `input·weightᵀ + bias` with any axes, as one function with derivatives.
+"""`linear_product`: `input·weightᵀ + bias` for any number of axes of `input`, with derivatives.
 
-Operators multiply matrices. PyTorch would record each of the views that make matrices of the
-arguments, and compute the gradient of each view.
+PyTorch records it as one function. The operators of `codegen.torch.ops` multiply matrices: with
+them PyTorch would also record each view that makes a matrix of an argument, and compute the
+gradient of each view.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["as_linear", "linear_product"]
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
-    """`input·weightᵀ + bias` (…, n) by operators, each of which PyTorch records."""
+    """`input·weightᵀ + bias` (…, n) by operators and views, each of which PyTorch can record."""
     rows, b = _rows(input), weight.t()
     if bias is None:
         d = product(rows, b, invariant)
@@ -31,7 +32,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool)
 
 
 def _unrecorded(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
-    """`_linear`, of which nothing is recorded, as a tensor that is no view of another."""
+    """`_linear` for calls inside which PyTorch records nothing; the result is no view."""
     found = _linear(input, weight, bias, invariant)
     return torch.ops.aten._unsafe_view(found, found.shape) if found._is_view() else found
 
@@ -82,9 +83,9 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 OF_LINEAR = Derivatives(_setup, _gradients)
 as_linear = recorder("linear", OF_LINEAR)
-"""Computes a result, given `(input, weight, bias, invariant, function of these)`, and records it as
-that of `linear`."""
+"""Called with `(input, weight, bias, invariant, function of these)`: returns the function's result,
+which PyTorch records with the derivatives of `linear`."""
 linear_product = direct(_linear, 3, _unrecorded, OF_LINEAR, repeats=False)
-"""`input·weightᵀ + bias`, for (…, k), (n, k) and a bias that can be broadcast to the result's rows
-and columns, or None. If the tensors are plain, PyTorch records one function; otherwise operators.
-"""
+"""`input·weightᵀ + bias`, for (…, k), (n, k) and a bias that is None or can be broadcast to the
+rows and columns of the result. PyTorch records one function if the tensors are plain; else it
+records operators."""

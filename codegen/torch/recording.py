@@ -1,4 +1,4 @@
-"""`recorder`: record a function for the backward pass, as one `torch.autograd.Function`."""
+"""`recorder`: records a computation for the backward pass, as one `torch.autograd.Function`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ __all__ = ["recorder"]
 def recorder(name: str, derivatives: Derivatives) -> Callable[..., Any]:
     """A function that computes a result and records it for the backward pass.
 
-    It is called with the arguments for `derivatives`, and with a function of these arguments that
-    computes the result. It records no tangents and no transforms of `torch.func`.
+    It is called with the arguments for `derivatives`, and then with a function of these arguments
+    that computes the result. It supports neither forward-mode differentiation nor the transforms of
+    `torch.func`.
 
     Args:
         name: what is computed; autograd's nodes get the name `coordgraph_NAMEBackward`.
@@ -39,5 +40,5 @@ def recorder(name: str, derivatives: Derivatives) -> Callable[..., Any]:
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(f"coordgraph_{name}", (torch.autograd.Function,), methods)
-    # Not `Function.apply`, which handles the transforms of `torch.func`.
+    # Not `Function.apply`, which takes host time for the transforms of `torch.func`.
     return super(torch.autograd.Function, function).apply

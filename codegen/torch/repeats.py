@@ -7,13 +7,13 @@ the checks nor the views: it allocates the results and launches the kernel.
 
 `repeating` decides in this order what a call does:
 
-1. Something else in PyTorch may have to see the call, a tensor is on the host, or a gradient is
-   needed that `repeating` cannot record: the function is called.
+1. Something else in PyTorch may have to see the call, a tensor is on the host, or the call needs a
+   gradient that only the function itself records: the function is called.
 2. None of the last `MOST_MISSES` calls of the function was only launched, though their keys had
    `ENOUGH_TRIES`: the function is called; keys take host time, so only some calls make theirs.
 3. The call's key has a `_Repeat`: the kernel is launched, and the gradient is recorded if one is
-   needed. The key has everything on which the launch depends but addresses, which `_Repeat` takes
-   from the tensors. If a recent call had equal layouts, `Recent` finds its `_Repeat` without a key.
+   needed. Besides the key, the launch depends only on addresses, which `_Repeat` takes from the
+   tensors. If a recent call had equal layouts, `Recent` finds its `_Repeat`, and no key is made.
 4. Else the function is called. If it launched one kernel on the tensors, and did nothing else with
    them, the key gets a `_Repeat`.
 """
@@ -156,9 +156,9 @@ def repeating(
 ) -> Function:
     """`function` with less host time for calls that repeat an earlier one.
 
-    A call is only launched if all its tensors are plain tensors on a GPU, no mode, transform or
-    trace may change it, it has no `out`, and it needs no gradient that `recorded` does not record.
-    All other calls are calls of `function`.
+    A repeated call only launches a kernel if all its tensors are plain tensors on a GPU, no mode,
+    transform or trace may change it, it has no `out`, and `recorded` can record any gradient that
+    it needs. All other calls are calls of `function`.
 
     Args:
         function: a function of tensors, and of arguments of the types `layouts.VALUES`. With `out`,
@@ -166,9 +166,9 @@ def repeating(
         checked: whether the caller of the function has made sure that the tensors are plain and
             that nothing may change the call, has cast the tensors for `torch.autocast`, and
             records the gradient.
-        recorded: given the arguments of a call, the function that `recorder` made for the call, and
-            the arguments of that function but the last; or None if `function` records the gradients
-            of this call itself. Without `recorded`, it records those of every call.
+        recorded: a function of the arguments of a call. It returns a function that `recorder` made,
+            with the arguments of that function except the last; or None if `function` must record
+            the gradients of this call itself. Without `recorded`, it records those of every call.
     """
     misses = _Misses()
 

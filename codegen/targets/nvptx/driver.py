@@ -150,8 +150,9 @@ class Device:
     def current(self) -> Generator[None]:
         """A context manager that makes this device current, and restores the caller's device.
 
-        A thread without a device keeps the first one. This is the device on which functions of
-        CUDA's runtime work in such a thread, and PyTorch warns if cuBLAS finds no device.
+        If the thread has no current context and this is device 0, it stays current. The CUDA
+        runtime does the same for a thread without a context. Without a context, a later call of
+        cuBLAS by PyTorch would print a warning.
         """
         if self.ordinal == 0 and not int(cuda("cuCtxGetCurrent")):
             self.activate()

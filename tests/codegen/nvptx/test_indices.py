@@ -153,6 +153,6 @@ def test_wrong_dimensions_of_indices_are_refused(old: str, new: str):
     graph = LowerToHost()(Pipeline.parse("data-parallel")(Gemm(epilogue=with_c).graph((16, 16, 8))))
     text = graph.verify().text()
     assert text.count(old) == 1
-    message = r"the indices of the epilogue with_c are \(row, column\) along \(D.0, D.1\); give"
+    message = r"the indices of the epilogue with_c are \(row, column\) along \(D.0, D.1\); set"
     with pytest.raises(VerifyError, match=message):
         parse(text.replace(old, new)).verify()

@@ -198,8 +198,8 @@ class CudaWalker(TableWalker):
         """Hide from LLVM the values that addresses of unrolled loads and stores depend on.
 
         Otherwise LLVM hoists the loop-invariant parts of these addresses out of the loop over
-        tiles, and keeps them in dozens of registers during the accumulation. The same holds for
-        indices with which an epilogue computes.
+        tiles, and keeps them in dozens of registers during the accumulation. LLVM would hoist parts
+        of the indices with which an epilogue computes, too.
         """
         read: set[Any] = set()
         for move in node.walk():

@@ -31,7 +31,7 @@ class EpilogueWalker(FragmentWalker):
     """Emits `ApplyFragment`: the epilogue function of the elements of D that a thread holds."""
 
     issued = 0.0
-    """The bytes in flight, as `_count` counts them, that all loads of operands so far count as."""
+    """The sum of the bytes in flight as which loads of operands so far count; see `_count`."""
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
         """Emit an epilogue function: loads of its operands, and its operations on each register."""
@@ -73,8 +73,8 @@ class EpilogueWalker(FragmentWalker):
             emissions.append(op.function.emit(emit, values, gemm.accumulator, out))
             for output, value in next(emissions[-1]).items():
                 made[output].append(value)
-        # The values of other outputs are used before D's values replace the sums. Otherwise LLVM
-        # copies all sums before `wgmma.wait_group`, and ptxas then serializes wgmma.
+        # Outputs besides D are stored and reduced before D's values replace the sums. Otherwise
+        # LLVM copies all sums before `wgmma.wait_group`, and ptxas then serializes wgmma.
         self._emit_outputs(node, op, made)
         if op.function.stores_d:
             for slot, emission in zip(slots, emissions, strict=True):
@@ -90,10 +90,10 @@ class EpilogueWalker(FragmentWalker):
     def _replace_sum(
         self, slot: ir.AllocaInstr, result: ir.Value, kind: DType, *, pinned: bool
     ) -> None:
-        """Emit a store of an epilogue's result in the register of the sum.
+        """Emit code that replaces a sum in its register by the epilogue's result.
 
-        The register has the type of the sum. The bits of a result of another type, such as an f32
-        beside i32 sums, are stored in it.
+        The register has the type of the sum. If the result has another type, such as f32 where sums
+        are i32, the register holds the bits of the result.
 
         Args:
             slot: the stack slot of the register.

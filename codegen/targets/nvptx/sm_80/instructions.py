@@ -165,10 +165,10 @@ class Instructions:
         return self.builder.asm(function, "", f"={ptx_letter(kind)},0", [value], side_effect=True)
 
     def anew(self, value: Any) -> Any:
-        """A copy of a 32-bit integer; if the integer is a sum with a constant, a new addition.
+        """A copy of a 32-bit integer that LLVM computes at this point.
 
-        Otherwise LLVM combines integers that are sums with the same first operand, such as the
-        columns of many elements, and keeps what they share in registers.
+        For a sum `x + constant`, LLVM copies x here and adds the constant again. Otherwise LLVM
+        finds what many such sums share, such as the columns of elements, and keeps it in registers.
         """
         if isinstance(value, ir.Constant):
             return value

@@ -62,7 +62,7 @@ class RowReductionWalker(EpilogueWalker):
     def merge_values(
         self, node: Node, op: ApplyFragment, output: str, values: list[ir.Value]
     ) -> None:
-        """Emit the reduction of adjacent elements into their row, except of padding."""
+        """Emit the reduction of adjacent elements, without padding, into the state of their row."""
         (reduce,) = (o.reduce for o in op.function.outputs if o.name == output)
         running, known = RUNNING[reduce], list[ir.Value]()
         for place, value in enumerate(values):
@@ -78,12 +78,12 @@ class RowReductionWalker(EpilogueWalker):
             slots = self._row(node, ops.rows_of(output), op.rows, reduce)
             state = tuple(self._load_slots(slots))
             merged = running.absorb(self._algebra, state, known)
-            # Pinned, so that LLVM computes them here, before the sums of these elements are
-            # replaced; otherwise it copies all sums, and ptxas serializes wgmma.
+            # `pinned` makes LLVM compute the new state here, before D replaces the sums of these
+            # elements. Otherwise LLVM copies all sums, and ptxas serializes wgmma.
             self._store_slots(slots, (self.ptx.pinned(value, SINGLE) for value in merged))
 
     def _store_slots(self, slots: list[ir.AllocaInstr], values: Iterable[ir.Value]) -> None:
-        """Emit stores of new values of registers in their stack slots."""
+        """Emit a store of each value to its stack slot, which becomes a register."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
