@@ -55,8 +55,8 @@ def test_tma_loads_stacked_parts_only_if_each_begins_at_16_bytes(columns: int, w
     b = replace(b, shape=(64, 2 * columns))
     gemm = Gemm("bf16", epilogue=swiglu, parts="stacked")
     assert alignment_of_factors(gemm, {"A": a, "B": b}) == wanted
-    # Neither B as its transpose, nor single columns that alternate, nor separate arrays have rows
-    # in which the second part begins.
+    # No TMA box begins inside a row where the second part begins if B is given as its transpose, if
+    # single columns of the parts alternate, or if each part is an array of its own.
     rows = TensorView(0, (2 * columns, 64), (64, 1), "bf16")
     turned = replace(gemm, transpose_b=True)
     assert alignment_of_factors(turned, {"A": a, "B": rows}) == 16

@@ -49,7 +49,7 @@ def test_a_column_major_d(shapes: tuple[tuple[int, ...], tuple[int, ...]]):
 
 @pytest.mark.parametrize("shape", [(K, N), (1, K, N), (3, K, N)], ids=str)
 def test_a_batch_with_one_b_is_not_computed_as_one_product(shape: tuple[int, ...]):
-    """Otherwise the rows of all products would be numbered together."""
+    """In one product with more rows, the rows of all products would be numbered together."""
     d = codegen.matmul(whole(3, M, K), whole(*shape), epilogue=positions)
     np.testing.assert_array_equal(d, [positions_of(M, N, product) for product in range(3)])
 
@@ -91,7 +91,7 @@ def test_a_d_that_is_not_stored():
 
 
 def test_integer_sums():
-    """Indices are i32 values like the sums of 8-bit integers, so they combine without a cast."""
+    """Indices and sums of 8-bit integers are both i32, so an epilogue adds them without a cast."""
 
     @ep.epilogue(row=ep.index("m"))
     def shifted(acc: Any, row: Any) -> Any:

@@ -48,7 +48,7 @@ def test_calls_are_repeatable_and_of_every_kind():
 
 
 def test_views_of_float8_are_not_negated():
-    """PyTorch cannot read them."""
+    """No case has a negated view of float8, because PyTorch cannot read such views."""
     for kind, some in ((torch.bfloat16, True), (torch.float8_e4m3fn, False)):
         made = [Drawn.of(Random(number), (2,), kind) for number in range(100)]
         assert any(x.view(x.leaf("cpu")).is_neg() for x in made) is some
@@ -157,7 +157,7 @@ def test_overflows_of_float8_may_be_nan_or_the_largest_number(element: float, ag
 
 
 def test_gradients_that_pytorch_cannot_add_are_compared_with_the_reference():
-    """The gradient of a float8 factor that vmap does not map, in a region of autocast."""
+    """PyTorch cannot add up, over vmap's axis, the gradient of a float8 factor inside autocast."""
     made = of_types(torch.float16, torch.float8_e4m3fn)
     a, b = (replace(x, gradient=True, seed=4) for x in made.tensors)
     made = replace(made, tensors=(a, b), way=Way(autocast=torch.bfloat16, transform="vmap"))

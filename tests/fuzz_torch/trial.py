@@ -53,7 +53,7 @@ DEFECT = "has_fw_view() INTERNAL ASSERT FAILED"
 """Text of an error of PyTorch's forward mode, for some views of tensors that are lazily negated. It
 is raised by a view before or after a call of this library."""
 NO_FLOAT8 = re.compile("not implemented for 'Float8|Promotion for Float8 Types is not supported")
-"""Text of errors of PyTorch's functions that do not compute float8, such as sums."""
+"""Text in the error of a PyTorch function that is not implemented for float8, such as a sum."""
 
 
 class Result(NamedTuple):
@@ -232,7 +232,7 @@ def _call(
 
 
 def _left_to_pytorch(case: Case) -> bool:
-    """Whether kernels replace functions of PyTorch, but not for tensors of these types."""
+    """Whether kernels replace functions of PyTorch, but leave tensors of these types to PyTorch."""
     types = {x.dtype for x in case.tensors}
     ours = len(types) == 1 and types < {*DTYPES} and all(x.kind != "sparse" for x in case.tensors)
     return case.way.kernels and not ours

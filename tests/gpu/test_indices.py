@@ -35,7 +35,7 @@ SCHEDULES = (
 )
 SIZES = ((256, 512, 192), (200, 328, 72), (129, 131, 77), (1, 7, 5), (300, 17, 1000))
 OFFSETS = (0, 130, 130, 201, 300)
-"""The first rows of four groups, of which the second is empty, and the end."""
+"""The first row of each of four groups, of which the second is empty, and the end of the last."""
 
 
 def whole(*shape: int) -> Any:
@@ -144,4 +144,4 @@ def test_matmul():
 
 
 wide_copy = ep.parse_function(ep.function_text(unstored).replace("copy: mn", "copy: mn f32"))
-"""`unstored` with positions in f32: those of `unstored` have the type of D."""
+"""`unstored`, whose output of positions is f32 here, instead of the type of D."""

@@ -52,7 +52,7 @@ def test_values_and_gradients_of_each_call(name: str):
 
 
 def test_a_repeated_call_and_its_gradients_only_launch(monkeypatch: pytest.MonkeyPatch):
-    """They are not checked, also in the thread of PyTorch's backward pass and in a CUDA graph."""
+    """Arguments are not checked again, even in autograd's thread and during a graph capture."""
     import codegen.torch as cgt
 
     ops, functions = (import_module(f"codegen.torch.{x}") for x in ("ops", "functions"))
@@ -116,7 +116,7 @@ def test_autocast():
 
 
 def test_threads_and_devices():
-    """Repeated calls in other threads, and on a second GPU if there is one, compute their own."""
+    """Repeated calls in other threads, and on a second GPU if there is one, return their own D."""
     import codegen.torch as cgt
 
     failures: list[BaseException] = []

@@ -168,7 +168,7 @@ def test_groups_in_a_cuda_graph():
 
 
 def test_swiglu():
-    """A product of PyTorch follows ours in the backward pass's thread, without a warning."""
+    """In autograd's thread, a product of PyTorch after one of ours prints no warning."""
     import codegen.torch as cgt
 
     layer = cgt.SwiGLU(256, 384, device="cuda", dtype=torch.bfloat16)

@@ -78,7 +78,7 @@ def clamped(acc: ep.Value) -> ep.Value:
 
 @ep.epilogue(product=ep.index("l"), row=ep.index("m"), column=ep.index("n"))
 def masked(acc: ep.Value, product: ep.Value, row: ep.Value, column: ep.Value) -> ep.Value:
-    """An epilogue of indices: keeps the sums up to a diagonal that depends on the product."""
+    """An epilogue with indices: keeps the sums up to a diagonal that depends on the product."""
     return ep.where(ep.compare(column, row + product, relation="<="), acc, 0)
 
 

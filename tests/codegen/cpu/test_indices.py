@@ -31,7 +31,7 @@ SCHEDULES = (
 TARGETS = ("interpreter", "cpu")
 M, N, K = 20, 27, 40
 OFFSETS = np.array([0, 9, 9, 20], np.int32)
-"""The first rows of three groups, of which the second is empty, and the end."""
+"""The first row of each of three groups, of which the second is empty, and the end of the last."""
 
 
 def kernel(target: str, schedule: str, function: Any = positions, **problem: Any) -> Any:
@@ -48,7 +48,7 @@ def whole(*shape: int) -> Array:
     ("schedule", "target"), cover(0, product(SCHEDULES, TARGETS), kinds), ids=str
 )
 def test_every_schedule_and_reduction(schedule: str, target: str):
-    """An element's index is its own, whichever workgroup finishes its tile."""
+    """Each element gets its own indices, whichever workgroup finishes its tile."""
     a, b = whole(M, K), whole(K, N)
     exact = np.where(np.tri(M, N) > 0, a @ b, -np.inf)
     np.testing.assert_array_equal(kernel(target, schedule, causal)(a, b), exact)
@@ -66,7 +66,7 @@ def test_every_schedule_and_reduction(schedule: str, target: str):
     ids=str,
 )
 def test_one_product(target: str, problem: dict[str, Any]):
-    """The number of the only product is 0; the column is that of D, not that of B's parts."""
+    """The index along l of a single product is 0; the index along n is D's column, not B's."""
     function = gated if "parts" in problem else positions
     a, b = whole(M, K), whole(K, N * len(function.sums))
     a, b = (x.T if problem.get(f"transpose_{n}") else x for x, n in ((a, "a"), (b, "b")))
@@ -113,7 +113,7 @@ def test_a_list_of_products(target: str):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_rows_count_before_they_are_scattered(target: str, grouped: bool):
-    """A table says to which row of D a row is stored; its index is that before the table."""
+    """If a table scatters rows, the index is the row of the product, not that of D."""
     targets = np.random.default_rng(2).permutation(M).astype(np.int32)
     options: dict[str, Any] = {"offsets": OFFSETS} if grouped else {}
     made = kernel(target, "stream-k{workgroups=5}", grouped=grouped, scattered_rows=True)

@@ -71,7 +71,7 @@ def test_a_product_returns_every_output(jax: Any, make: Make, mapped: bool):
 
 @pytest.mark.parametrize("shape", [(24, 16), (3, 24, 16)], ids=str)
 def test_rows_of_a_batch_are_those_of_each_product(jax: Any, make: Make, shape: tuple[int, ...]):
-    """Also where all products have one B. An example of `vmap` is a product of its own."""
+    """Rows count from 0 in each product of a batch, and in each example of `vmap`."""
     from codegen.jax import matmul
 
     def of(a: Any, b: Any) -> Any:

@@ -194,7 +194,7 @@ def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
 
 
 def test_a_thread_without_a_context_keeps_that_of_the_first_device(fake_driver: FakeDriver):
-    """As after a call of CUDA's runtime; PyTorch's cuBLAS warns about threads without a context."""
+    """A launch leaves device 0 current in a thread without a context, but no other device."""
     made = kernel()
     a, b, _, d = operands()
     home, fake_driver.current = fake_driver.current, 0

@@ -97,7 +97,7 @@ def function_of(case: Case) -> ep.EpilogueFunction:
 @quick_cases(3)
 @every_case
 def test_every_index_has_its_dimension(case: Case):
-    """The lowered operation names the dimension of each index, and its text parses back."""
+    """The lowered operation names the dimension of each index, and its text can be parsed."""
     graph = compiled(function_of(case), case).lowered
     applied = graph.control.of_kind(ApplyFragment)
     assert applied
@@ -113,7 +113,7 @@ def test_every_index_has_its_dimension(case: Case):
 @quick_cases(2)
 @every_case
 def test_indices_are_not_loaded(case: Case):
-    """The kernel has as many loads as one whose epilogue has no operand, and it does not spill."""
+    """A kernel with indices has as many loads as one without operands, and it does not spill."""
     other = plain_gated if function_of(case) is gated else plain
     made = compiled(function_of(case), case)
     loads = compiled(other, case).ptx.count("ld.global")

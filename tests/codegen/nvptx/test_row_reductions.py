@@ -301,7 +301,7 @@ def test_a_warp_that_holds_whole_rows_needs_no_shared_memory():
 
 
 def test_logsumexp_takes_three_exponentials_for_two_elements():
-    """A row's sum is rescaled once for two elements, which adjacent registers hold."""
+    """Two elements in adjacent registers take one exponential each, and one rescales the sum."""
 
     @ep.epilogue(total=ep.output("m", reduce="logsumexp"))
     def losses(acc: Any) -> Any:

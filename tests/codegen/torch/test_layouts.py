@@ -22,7 +22,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def recent(torch: Any, *layouts: Any) -> Any:
-    """A `Recent` that knows the number of each list of tensors."""
+    """A `Recent` that maps the layouts of each list of tensors to the number of the list."""
     from codegen.torch.layouts import Recent
 
     found = Recent()
@@ -64,7 +64,7 @@ def test_a_thread_in_a_mode_or_transform_finds_nothing(torch: Any):
 
 
 def test_a_full_object_drops_the_oldest_layouts(torch: Any):
-    """Of many other layouts it takes few, because each takes host time."""
+    """A full `Recent` stores few of many new layouts, because storing takes host time."""
     from codegen.torch.layouts import MOST_RECENT, RARELY
 
     layouts = [[random(torch, 8, 8 + n)] for n in range(MOST_RECENT + RARELY)]
@@ -85,7 +85,7 @@ def test_a_pytorch_without_guards(torch: Any, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_arguments_that_are_never_compared(torch: Any):
-    """Sparse and nested tensors, other subclasses, and types that are not hashed by value."""
+    """Calls are not compared if they have sparse tensors, subclasses, or values of other types."""
     from codegen.torch.layouts import sort_arguments
 
     x = random(torch, 8, 8)

@@ -73,7 +73,7 @@ def layouts(found: list[Any]) -> list[Any]:
 def test_a_repeated_call_and_its_gradients_are_only_launched(
     torch: Any, launches: Launches, name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """They launch what first calls launch: the same kernels, on the new tensors."""
+    """Repeated calls launch the kernels that first calls launch, on the new tensors."""
     call, given = made(torch, name)
     d = call(*given)
     expected = [d, *gradients(torch, d, given)]
@@ -91,7 +91,7 @@ def test_a_repeated_call_and_its_gradients_are_only_launched(
     pointers = [x[1] for x in launches.made]
     factors = given[1:] if name == "addmm" else given[:2]
     assert {x.data_ptr() for x in factors} <= {*pointers[0]}
-    for x in factors:  # each factor is one of the gradient of the other
+    for x in factors:  # the gradient of each factor is a product with the other factor
         assert sum(x.data_ptr() in launched for launched in pointers[1:]) == 1
     if name == "addmm":  # PyTorch computes this gradient, for which nothing is launched
         assert torch.equal(found[1], torch.full((M, N), 0.5, dtype=torch.bfloat16))
@@ -167,7 +167,7 @@ def test_tensors_changed_before_the_backward_pass_are_refused(
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_same_tensors_are_saved(torch: Any, launches: Launches, name: str):
-    """Checkpointing compares the tensors that a call saves with those of the same call later."""
+    """Repeated calls save the tensors that first calls save: activation checkpointing needs this."""
     call, given = made(torch, name)
     saved: list[list[Any]] = []
 
@@ -230,7 +230,7 @@ def test_results_are_not_views(torch: Any, launches: Launches):
 
 
 def test_calls_that_record_nothing(torch: Any, launches: Launches):
-    """Where autograd is excluded, a repeated call records nothing, as PyTorch's product."""
+    """Where autograd's dispatch key is excluded, repeated calls record no gradient."""
     call, given = made(torch, "linear")
     repeat(torch, call, given)
     with torch._C._AutoDispatchBelowAutograd():
@@ -241,7 +241,7 @@ def test_calls_that_record_nothing(torch: Any, launches: Launches):
 
 
 def test_the_dispatcher_sees_calls_in_modes(torch: Any, launches: Launches):
-    """Also after repeated calls with gradients, calls in modes and transforms are dispatched."""
+    """Calls in modes and transforms are dispatched, also after repeated calls with gradients."""
     call, given = made(torch, "linear")
     repeat(torch, call, given)
     x = given[0]
@@ -254,7 +254,7 @@ def test_the_dispatcher_sees_calls_in_modes(torch: Any, launches: Launches):
 
 
 def test_expanded_gradients(torch: Any, launches: Launches):
-    """A gradient without rows in memory, as that of a sum, is copied; others still only launch."""
+    """An expanded gradient, such as that of a sum, is copied; products of others only launch."""
     call, given = made(torch, "linear, three axes")
     repeat(torch, call, given)
     for _ in range(9):

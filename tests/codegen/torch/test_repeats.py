@@ -212,7 +212,7 @@ def test_types_of_options_are_compared(torch: Any):
         cgt.addmm(random(torch, N), a, b, beta=True)
     before = len(repeated_functions)
     cgt.addmm(random(torch, N), a, b, beta=1)
-    assert len(repeated_functions) == before + 2  # one without the layouts of tensors, one with
+    assert len(repeated_functions) == before + 2  # one without layouts, one with
 
 
 def test_gradients(torch: Any, launches: Launches, monkeypatch: pytest.MonkeyPatch):

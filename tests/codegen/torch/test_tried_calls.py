@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def keys_made(calls: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of calls, while `calls` is called, that are compared with earlier calls."""
+    """The number of calls that are compared with earlier calls while `calls` runs."""
     from codegen.torch import repeats
 
     compared: list[Any] = []
