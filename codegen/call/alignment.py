@@ -59,10 +59,10 @@ def alignment_of_factors(gemm: GemmProblem, views: Mapping[str, TensorView]) -> 
 
 
 def part_bytes(gemm: GemmProblem, columns: int) -> int:
-    """Number of bytes of adjacent columns of one part of B in a row; 0 if it does not matter.
+    """The distance in bytes at which parts of B begin in a row; 0 if no TMA box begins there.
 
-    It does not matter if no TMA box begins inside a row where a part begins: if B has one part, is
-    given as its transpose, alternates single columns of its parts, or has a matrix for each part.
+    The result is 0 if B has one part, is given as its transpose, alternates single columns of its
+    parts, or has a matrix for each part.
 
     Args:
         gemm: the problem, which says where the parts of B are.

@@ -90,7 +90,7 @@ class Library:
         )
 
     def maker(self, like: Any, shape: tuple[int, ...], kind: str) -> Callable[[], Any]:
-        """A function without arguments; each call returns a new array as `empty` makes it."""
+        """A function without arguments, whose calls return what `empty` returns for these."""
         return partial(self.empty, like, shape, kind)
 
     transposed: Callable[[Any], Any] = staticmethod(methodcaller("swapaxes", -1, -2))

@@ -9,8 +9,9 @@ the checks nor the views: it allocates the results and launches the kernel.
 
 1. Something else in PyTorch may have to see the call, a tensor is on the host, or the call needs a
    gradient that only the function itself records: the function is called.
-2. None of the last `MOST_MISSES` calls of the function was only launched, though their keys had
-   `ENOUGH_TRIES`: the function is called; keys take host time, so only some calls make theirs.
+2. The last `MOST_MISSES` calls of the function repeated no launch, though each of their keys had
+   occurred `ENOUGH_TRIES` times: the function is called. Keys take host time, so only some of the
+   next calls make theirs.
 3. The call's key has a `_Repeat`: the kernel is launched, and the gradient is recorded if one is
    needed. Besides the key, the launch depends only on addresses, which `_Repeat` takes from the
    tensors. If a recent call had equal layouts, `Recent` finds its `_Repeat`, and no key is made.

@@ -59,8 +59,8 @@ def traffic_of(
         grid: number of resident workgroups.
         kept_bytes: bytes of A and B that the L2 cache keeps.
         mixed: whether workgroups are at different k of their tiles at the same time.
-        streams: number of iterations of the longest share of tiles that may be divided along k,
-            times `grid`.
+        streams: the most iterations of a workgroup on tiles that may be divided along k, times
+            `grid`.
     """
     a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
     together = np.minimum(grid, s.tiles)

@@ -167,7 +167,7 @@ def test_tensors_changed_before_the_backward_pass_are_refused(
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_same_tensors_are_saved(torch: Any, launches: Launches, name: str):
-    """Repeated calls save the tensors that first calls save: activation checkpointing needs this."""
+    """Repeated calls save the tensors that first calls save, as activation checkpointing needs."""
     call, given = made(torch, name)
     saved: list[list[Any]] = []
 
