@@ -226,8 +226,9 @@ class _Torch(Library):
         return self.maker(like, shape, kind)()
 
     def maker(self, like: Any, shape: tuple[int, ...], kind: str) -> Callable[[], Any]:
-        # torch.empty parses separate extents faster than a tuple.
-        return partial(self.torch.empty, *shape, dtype=self._types[kind], device=like.device)
+        # torch.empty parses separate extents faster than a tuple, but needs at least one argument.
+        extents: Any = shape or ((),)
+        return partial(self.torch.empty, *extents, dtype=self._types[kind], device=like.device)
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return array.expand(shape)

@@ -19,6 +19,7 @@ from coordgraph import LaunchError
 
 __all__ = [
     "Derivatives",
+    "SingleLevel",
     "differentiable",
     "in_forward_mode",
     "is_differentiated",
@@ -31,6 +32,9 @@ KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradMeta")
 _library = torch.library.Library("coordgraph", "FRAGMENT")
 _forward_mode = torch.autograd.forward_ad
 _inside_transforms = torch._functorch.utils.enable_single_level_autograd_function
+SingleLevel: Any = torch.autograd.function._SingleLevelFunction
+"""The base class of `torch.autograd.Function` whose `apply` does not handle the transforms of
+`torch.func`, because the dispatcher does."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +163,10 @@ def differentiable(op: Any, derivatives: Derivatives) -> None:
     methods = {"forward": forward, "backward": backward, "jvp": jvp}
     function: Any = type(
         f"coordgraph_{op.name().rpartition(':')[2]}",
-        (torch.autograd.Function,),
+        (SingleLevel,),
         {name: staticmethod(method) for name, method in methods.items()},
     )
-    # Not `Function.apply`, which handles the transforms of `torch.func`: the dispatcher does.
-    apply = super(torch.autograd.Function, function).apply
+    apply = function.apply
     defaults = [x.default_value for x in op._schema.arguments]
 
     def kernel(keys: Any, *arguments: Any) -> Any:

@@ -189,23 +189,27 @@ def linear(
             raise LaunchError(
                 f"the tensors lie on {d.device} and {bias.device}; move them to one device"
             )
-        return d if bias is None else (d + as_multiplied(bias)).to(d.dtype)
+        if bias is None:
+            return d
+        _check_bias(bias, d.shape)
+        return (d + as_multiplied(bias)).to(d.dtype)
     if bias is not None and bias.dim() > 1 and input.dim() > 2:
         shape = (*input.shape[:-1], weight.shape[0])
-        d = linear_product(input.flatten(0, -2), weight, _rows_of(bias, shape), invariant)
-        return d.reshape(shape)
+        _check_bias(bias, shape)
+        # The rows of the bias, each of which is added to a row of the result.
+        rows = bias.expand(shape).flatten(0, -2)
+        return linear_product(input.flatten(0, -2), weight, rows, invariant).reshape(shape)
     return linear_product(input, weight, bias, invariant)
 
 
-def _rows_of(bias: Tensor, shape: tuple[Any, ...]) -> Tensor:
-    """A bias with several axes, broadcast to the shape of the result, as a matrix of its rows."""
+def _check_bias(bias: Tensor, shape: tuple[Any, ...]) -> None:
+    """Raise LaunchError unless the bias can be broadcast to `shape`, the shape of the result."""
     fits = zip(reversed(bias.shape), reversed(shape), strict=False)
     if bias.dim() > len(shape) or any(x not in (1, y) for x, y in fits):
         raise LaunchError(
-            f"bias is {tuple(bias.shape)}, which cannot be broadcast to the result's {shape}; pass "
-            f"an element for each of the {shape[-1]} columns, or a tensor of the result's shape"
+            f"bias is {tuple(bias.shape)}, which cannot be broadcast to the result's "
+            f"{tuple(shape)}; pass an element for each column, or a tensor of this shape"
         )
-    return bias.expand(shape).flatten(0, -2)
 
 
 def _recorded_addmm(

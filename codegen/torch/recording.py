@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from codegen.torch.derivatives import Derivatives
+from codegen.torch.derivatives import Derivatives, SingleLevel
 
 __all__ = ["recorder"]
 
@@ -39,6 +38,5 @@ def recorder(name: str, derivatives: Derivatives) -> Callable[..., Any]:
         return (*derivatives.gradients(ctx, *gradients), None)
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function: Any = type(f"coordgraph_{name}", (torch.autograd.Function,), methods)
-    # Not `Function.apply`, which takes host time for the transforms of `torch.func`.
-    return super(torch.autograd.Function, function).apply
+    function: Any = type(f"coordgraph_{name}", (SingleLevel,), methods)
+    return function.apply

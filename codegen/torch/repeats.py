@@ -90,7 +90,9 @@ class _Repeat:
         self._places = itemgetter(*(place for place, _ in places))
         offsets = [offset for _, offset in places]
         self._offsets = offsets if any(offsets) else None
-        self._makers = [partial(_empty, *x.shape, dtype=x.dtype, device=x.device) for x in found]
+        self._makers = [
+            partial(_empty, *(x.shape or ((),)), dtype=x.dtype, device=x.device) for x in found
+        ]
         self._stream = library(tensors[0]).stream_of(tensors[0])
 
     def __call__(self, tensors: list[Tensor]) -> Any:

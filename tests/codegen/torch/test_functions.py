@@ -227,6 +227,8 @@ def test_a_vector_s_bias_of_another_type_does_not_change_that_of_the_result(torc
     d, right = cgt.linear(*given), torch.nn.functional.linear(*given)
     assert d.dtype is right.dtype is torch.float16
     torch.testing.assert_close(d, right, rtol=2e-3, atol=2e-3)
+    with pytest.raises(LaunchError, match=r"bias is \(5,\), .* result's \(\); pass"):
+        cgt.linear(*given[:2], torch.randn(5))
 
 
 def test_autocast_before_other_operators(torch: Any):

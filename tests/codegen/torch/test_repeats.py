@@ -29,6 +29,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
         {"activation": "relu"},
     ),
     "matmul": lambda t, r: (t.matmul, [r(M, K), r(K, N)], {}),
+    "matmul, vectors": lambda t, r: (t.matmul, [r(K), r(K)], {}),
     "matmul, transposed": lambda t, r: (t.matmul, [r(K, M).t(), r(N, K).t()], {}),
     "matmul, invariant": lambda t, r: (t.matmul, [r(M, K), r(K, N)], {"invariant": True}),
     "bmm": lambda t, r: (t.bmm, [r(3, M, K), r(3, K, N)], {}),
