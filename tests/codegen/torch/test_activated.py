@@ -51,7 +51,7 @@ def test_gradcheck(activation: str):
 
 @every_activation
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_tangents_and_gradients_of_functions(activation: str, biased: bool):
     """`torch.func.jvp` and `torch.func.grad` agree with PyTorch's functions."""
     given = tuple(x.detach() for x in (draw(4, 5), draw(3, 5), draw(3))[: 2 + biased])

@@ -67,7 +67,7 @@ def transforms(torch: Any) -> dict[str, Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("name", ["vmap", "jvp", "compile"])
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_transforms(torch: Any, make: Make, name: str):
     import codegen.torch as cgt
 

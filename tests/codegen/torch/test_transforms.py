@@ -17,7 +17,7 @@ ENDS = (2, 2, 5)
 # PyTorch's forward mode uses its own deprecated torch.jit. A warning about an operator without a
 # rule for vmap makes a test fail.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
 ]
 
