@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.torch.activations import ACTIVATIONS
 from codegen.torch.functions import linear
 from codegen.torch.gated import gated
 
@@ -25,12 +26,36 @@ class Linear(torch.nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
+class _GateUp(Linear):
+    """The layer `gate_up` of `SwiGLU`: a linear layer that can also apply the activation."""
+
+    def forward(
+        self, input: Tensor, activation: str | None = None, recompute: bool = False
+    ) -> Tensor:
+        """The sums of gate and up (…, 2·hidden), or `act(gate) * up` (…, hidden).
+
+        Args:
+            input: (…, dim).
+            activation: None for the sums, or the name of `act`, as for `codegen.torch.gated`.
+            recompute: as for `codegen.torch.gated`.
+        """
+        if activation is None:
+            return super().forward(input)
+        options: Any = {"activation": activation, "recompute": recompute}
+        return gated(input, self.weight, self.bias, **options)
+
+
 class SwiGLU(torch.nn.Module):
     """The feed-forward layer of Llama and Qwen: `down(silu(gate(x)) * up(x))`.
 
     One product computes `gate(x)` and `up(x)`: their weights are one parameter, `gate_up.weight`,
     with the rows of `gate` first. The kernel of this product also computes `silu(gate) * up`; see
     `codegen.torch.gated`.
+
+    `gate_up` is called as a module, so its hooks, pruning and parametrizations have effect. Its
+    forward hooks get `silu(gate) * up` as its result. Another module may replace `gate_up`, such as
+    a wrapper that adds an adapter to its result: it is called with the input, must return gate and
+    up side by side (…, 2·hidden), and PyTorch's functions apply the activation.
 
     A `state_dict` with `gate_proj.weight`, `up_proj.weight` and `down_proj.weight`, the names of
     Hugging Face's models, can be loaded, and so can biases of these names.
@@ -58,14 +83,18 @@ class SwiGLU(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.recompute = recompute
-        self.gate_up = Linear(dim, 2 * hidden, bias=bias, device=device, dtype=dtype)
+        self.gate_up = _GateUp(dim, 2 * hidden, bias=bias, device=device, dtype=dtype)
         self.down = Linear(hidden, dim, bias=bias, device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_join_projections)
 
     def forward(self, input: Tensor) -> Tensor:
         """The layer's result (…, dim), for an input (…, dim)."""
-        options: Any = {"activation": self.activation, "recompute": self.recompute}
-        return self.down(gated(input, self.gate_up.weight, self.gate_up.bias, **options))
+        layer: torch.nn.Module = self.gate_up
+        if isinstance(layer, _GateUp):
+            options: Any = {"activation": self.activation, "recompute": self.recompute}
+            return self.down(layer(input, **options))
+        gate, up = layer(input).chunk(2, -1)
+        return self.down(ACTIVATIONS[self.activation].torch_value(gate) * up)
 
 
 class GeGLU(SwiGLU):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -110,3 +111,87 @@ def test_weights_of_different_shapes_are_not_joined(torch: Any):
     for strict in (True, False):
         with pytest.raises(RuntimeError, match=r"0\.gate_proj\.weight is \(20, 16\), but"):
             model.load_state_dict(state, strict=strict)
+
+
+def of_stock(torch: Any, layer: Any, x: Any, sums: Any) -> Any:
+    """The result of a `SwiGLU` whose gate and up are the halves of `sums`, by PyTorch."""
+    gate, up = sums.chunk(2, -1)
+    functional = torch.nn.functional
+    return functional.linear(functional.silu(gate) * up, layer.down.weight)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("how", ["spectral_norm", "weight_norm", "prune", "parametrize"])
+def test_what_changes_the_weight_of_gate_up_has_effect(
+    torch: Any, make: Make, how: str, recompute: bool
+):
+    """Normalizations and pruning compute the weight before each call of the layer."""
+    import codegen.torch as cgt
+
+    prune = import_module("torch.nn.utils.prune")
+    utils, x = torch.nn.utils, make(5, 7)
+    layer = cgt.SwiGLU(7, 10, dtype=torch.float64, recompute=recompute)
+    stock = torch.nn.Linear(7, 20, bias=False, dtype=torch.float64)
+    stock.load_state_dict(layer.gate_up.state_dict())
+    changes = {
+        "spectral_norm": utils.spectral_norm,
+        "weight_norm": utils.parametrizations.weight_norm,
+        "prune": lambda given: prune.l1_unstructured(given, "weight", 0.5),
+        "parametrize": lambda given: utils.parametrize.register_parametrization(
+            given, "weight", torch.nn.Tanh()
+        ),
+    }
+    for given in (layer.gate_up, stock):
+        torch.manual_seed(1)
+        changes[how](given)
+        given.eval()  # else each call changes the norm that `spectral_norm` estimates
+    before = layer(x)
+    torch.testing.assert_close(before, of_stock(torch, layer, x, stock(x)))
+    with torch.no_grad():
+        for parameter in (*layer.gate_up.parameters(), *stock.parameters()):
+            parameter.mul_(torch.linspace(0.5, 2, len(parameter), dtype=torch.float64)[:, None])
+    assert not torch.equal(layer(x), before)
+    torch.testing.assert_close(layer(x), of_stock(torch, layer, x, stock(x)))
+
+
+def test_hooks_of_gate_up_are_called(torch: Any, make: Make):
+    """A forward hook gets the layer's result, `silu(gate) * up`; what it returns is used."""
+    import codegen.torch as cgt
+
+    layer, x = cgt.SwiGLU(7, 10, dtype=torch.float64), make(5, 7)
+    called: list[tuple[int, ...]] = []
+
+    def double(module: Any, inputs: Any, output: Any) -> Any:
+        called.append(tuple(output.shape))
+        return 2 * output
+
+    right = 2 * layer(x)
+    layer.gate_up.register_forward_hook(double)
+    torch.testing.assert_close(layer(x), right)
+    assert called == [(5, 10)]
+
+
+def test_a_wrapper_of_gate_up_adds_an_adapter(torch: Any, make: Make):
+    """A wrapper that adds products to the result of the layer that it wraps can replace it."""
+    import codegen.torch as cgt
+
+    class Adapter(torch.nn.Module):
+        def __init__(self, base: Any) -> None:
+            super().__init__()
+            self.base = base
+            self.down = torch.nn.Linear(7, 2, bias=False, dtype=torch.float64)
+            self.up = torch.nn.Linear(2, 20, bias=False, dtype=torch.float64)
+
+        def forward(self, x: Any) -> Any:
+            return self.base(x) + self.up(self.down(x))
+
+    layer, x = cgt.SwiGLU(7, 10, dtype=torch.float64), make(5, 7)
+    weight = layer.gate_up.weight
+    layer.gate_up = adapter = Adapter(layer.gate_up)
+    both = weight + adapter.up.weight @ adapter.down.weight
+    right = of_stock(torch, layer, x, torch.nn.functional.linear(x, both))
+    torch.testing.assert_close(layer(x), right)
+    layer.gate_up = torch.nn.Linear(7, 20, bias=False, dtype=torch.float64)
+    layer.gate_up.weight = weight
+    right = of_stock(torch, layer, x, torch.nn.functional.linear(x, weight))
+    torch.testing.assert_close(layer(x), right)
