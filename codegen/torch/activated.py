@@ -186,6 +186,7 @@ def _(grad: Tensor, before: Tensor, activation: str, biased: bool) -> tuple[Tens
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     a, b, bias, ctx.activation, ctx.invariant = inputs
     ctx.biased = bias is not None
+    ctx.columns = b.stride(-1) != 1 and b.stride(-2) == 1
     ctx.set_materialize_grads(False)  # None, not zeros, is the gradient of unused sums
     ctx.save_for_backward(a, b, output[1])
 
@@ -193,7 +194,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 def _gradients(
     ctx: Any, grad: Tensor | None, grad_of_sums: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of `activated_with_sums`."""
+    """The gradients of `activated_with_sums`; that of B has the layout of B, as for `matmul`."""
     a, b, before = ctx.saved_tensors
     needs, of_sums, of_bias = ctx.needs_input_grad, grad_of_sums, None
     biased = ctx.biased and needs[2]
@@ -207,9 +208,12 @@ def _gradients(
         return None, None, None, None, None
     if biased and of_bias is None:
         of_bias = of_sums.sum(0)
+    of_b = None
+    if needs[1]:
+        of_b = product(of_sums.mT, a, False).mT if ctx.columns else product(a.mT, of_sums, False)
     return (
         product(of_sums, b.mT, ctx.invariant) if needs[0] else None,
-        product(a.mT, of_sums, False) if needs[1] else None,
+        of_b,
         of_bias if biased else None,
         None,
         None,

@@ -139,16 +139,25 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     a, b, ends, invariant = inputs
     # Other gradients sum over the rows of a group, so their rows depend on all of these.
     ctx.invariant = invariant and b.dim() == 3
+    ctx.columns = b.stride(-1) != 1 and b.stride(-2) == 1
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None, ends)
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad` of every group."""
+    """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad` of every group.
+
+    The gradient of B has the layout of B, so that PyTorch need not transpose that of a weight.
+    """
     a, b, ends = ctx.saved_tensors
+    of_b = None
+    if a is not None and ctx.columns:
+        of_b = grouped_product(grad.mT, a, ends, False).mT
+    elif a is not None:
+        of_b = grouped_product(a.mT, grad, ends, False)
     return (
         None if b is None else grouped_product(grad, b.mT, ends, ctx.invariant),
-        None if a is None else grouped_product(a.mT, grad, ends, False),
+        of_b,
         None,
         None,
     )

@@ -86,3 +86,43 @@ def test_the_gradient_of_a_weight_has_the_weight_s_layout(torch: Any):
     plain = torch.randn(8, 4, requires_grad=True)
     cgt.matmul(x, plain).sum().backward()
     assert plain.grad.is_contiguous()
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_gradient_of_an_activated_layer_s_weight_has_the_weight_s_layout(
+    torch: Any, make: Make, activation: str, differentiated: bool
+):
+    import codegen.torch as cgt
+
+    x, weight = make(6, 8), make(4, 8)
+    for given in (weight, weight.detach().t().contiguous().t().requires_grad_()):
+        sums = cgt.linear(x, given, activation=activation).sum()
+        (found,) = torch.autograd.grad(sums, given, create_graph=differentiated)
+        assert found.stride() == given.stride()
+        (right,) = torch.autograd.grad(
+            getattr(torch.nn.functional, activation)(x @ given.t()).sum(), given
+        )
+        torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (3, 5, 8)], ids=str)
+def test_the_gradient_of_grouped_weights_has_the_weights_layout(
+    torch: Any, make: Make, shape: tuple[int, ...]
+):
+    """Also if the weights hold n x k, and their transposes are multiplied."""
+    import codegen.torch as cgt
+
+    offs = torch.tensor([2, 2, 5], dtype=torch.int32)
+    x = make(6, 5) if len(shape) == 3 else make(3, 6, 5)
+    for weights, transposed in ((make(*shape), False), (make(*shape[:-2], 8, 5), True)):
+        b = weights.mT if transposed else weights
+        cgt.grouped_mm(x, b, offs=offs).pow(2).sum().backward()
+        assert weights.grad.is_contiguous()
+        again = b.detach().contiguous().requires_grad_()
+        cgt.grouped_mm(x, again, offs=offs).pow(2).sum().backward()
+        assert again.grad.is_contiguous()
+        right = again.grad.mT if transposed else again.grad
+        torch.testing.assert_close(weights.grad, right)
+        (found,) = torch.autograd.grad(cgt.grouped_mm(x, b, offs=offs).sum(), weights)
+        assert found.is_contiguous()
