@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ContextDecorator
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,6 +21,28 @@ __all__ = ["use_kernels"]
 
 TYPES = (torch.bfloat16, torch.float16)
 """The element types that kernels multiply on GPUs."""
+
+
+_tensor: Any = Tensor
+_fake = import_module("torch._subclasses.fake_tensor")
+_functional = import_module("torch._subclasses.functional_tensor")
+FUNCTIONS = (_tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+"""What `__torch_function__` is in classes of tensors that do not override PyTorch's functions."""
+TRACED = (_fake.FakeTensor, _functional.FunctionalTensor)
+"""Classes of tensors in traces of PyTorch, for which the operators of this package have rules."""
+
+
+def _is_ordinary(kind: Any) -> bool:
+    """Whether a class of tensors leaves operators to PyTorch's dispatcher, or is in `TRACED`.
+
+    A class that overrides operators, such as DTensor, knows those of PyTorch, but not those of this
+    package.
+    """
+    if kind is Tensor or kind is torch.nn.Parameter or kind in TRACED:
+        return True
+    function = kind.__torch_function__
+    overrides = kind.__torch_dispatch__ is not _tensor.__torch_dispatch__
+    return not overrides and getattr(function, "__func__", function) in FUNCTIONS
 
 
 def _mm(input: Tensor, mat2: Tensor, *, invariant: bool = False) -> Tensor:
@@ -99,7 +122,8 @@ class use_kernels(TorchFunctionMode, ContextDecorator):
     `torch.nn.functional.linear` and `grouped_mm` become calls of `codegen.torch`, if all tensors
     lie on one device of `devices`, and all hold one type of `dtypes` or, in a region of
     `torch.autocast`, are cast to one. PyTorch computes all other calls, also calls with arguments
-    such as `out` or `out_dtype`, and the products inside its own functions, such as `torch.einsum`.
+    such as `out` or `out_dtype`, or with tensors of a class that overrides operators, such as
+    DTensor. It computes the products inside its own functions, such as `torch.einsum`, too.
 
     Args:
         dtypes: the element types for which kernels are used.
@@ -152,10 +176,12 @@ class use_kernels(TorchFunctionMode, ContextDecorator):
         """
         if not kwargs.keys() <= OPTIONS:
             return False
-        if any(isinstance(x, torch.dtype) for x in args):  # `out_dtype`
+        # Other positional arguments are `out_dtype`, or factors in signatures that PyTorch has
+        # deprecated, such as `torch.addmm(beta, input, alpha, mat1, mat2)`.
+        if any(x is not None and not isinstance(x, Tensor) for x in args):
             return False
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-        if not tensors:
+        if not tensors or not all(_is_ordinary(type(x)) for x in tensors):
             return False
         device = tensors[0].device.type
         if device not in self.devices or any(x.device.type != device for x in tensors):

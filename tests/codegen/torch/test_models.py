@@ -99,6 +99,90 @@ def test_products_that_do_not_fit_are_those_of_pytorch(torch: Any, make: Make):
         torch.matmul(a, b.double())  # PyTorch, not coordgraph, raises this error
 
 
+@pytest.mark.filterwarnings("ignore:This overload of addmm is deprecated:UserWarning")
+def test_deprecated_signatures_are_those_of_pytorch(torch: Any):
+    """`addmm` still takes beta and alpha before the tensors that they multiply."""
+    import codegen.torch as cgt
+
+    c, a = torch.randn(5, 6).bfloat16(), torch.randn(5, 7).bfloat16()
+    b, old = torch.randn(7, 6).bfloat16(), torch.addmm
+    for work in (
+        lambda: old(2, c, 3, a, b),
+        lambda: old(2, c, a, b),
+        lambda: c.addmm(2, 3, a, b),
+        lambda: c.addmm(2, a, b),
+    ):
+        right = work()
+        with cgt.use_kernels(devices=("cpu",)):
+            assert torch.equal(work(), right)
+
+
+def test_tensors_of_classes_that_override_operators_are_left_to_pytorch(torch: Any):
+    """Such a class, as DTensor, has rules for PyTorch's operators alone."""
+    import codegen.torch as cgt
+
+    class OwnOperators(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            assert func.namespace == "aten", func
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **(kwargs or {}))
+
+    class OwnFunctions(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            assert func in (torch.matmul, torch.Tensor.matmul)
+            return "own"
+
+    class Named(torch.Tensor):
+        """A class that overrides nothing."""
+
+    a, b = torch.randn(5, 7).bfloat16(), torch.randn(7, 6).bfloat16()
+    mode = cgt.use_kernels(devices=("cpu",))
+    own = torch.Tensor._make_subclass(OwnOperators, a)
+    with mode:
+        torch.testing.assert_close(torch.matmul(own, b), a @ b, atol=2e-2, rtol=2e-2)
+        assert torch.matmul(torch.Tensor._make_subclass(OwnFunctions, a), b) == "own"
+    named = a.as_subclass(Named)
+
+    def product() -> None:
+        with mode:
+            torch.matmul(named, b)
+
+    assert "coordgraph.matmul.default" in operators(torch, product)
+
+
+def test_traces_inside_of_use_kernels_have_operators_of_kernels(torch: Any):
+    """Fake tensors, which a trace computes with, override operators too."""
+    import codegen.torch as cgt
+
+    make_fx = pytest.importorskip("torch.fx.experimental.proxy_tensor").make_fx
+    a, b = torch.randn(5, 7).bfloat16(), torch.randn(7, 6).bfloat16()
+    with cgt.use_kernels(devices=("cpu",)):
+        graph = make_fx(lambda a, b: a @ b, tracing_mode="fake")(a, b)
+    assert "coordgraph.matmul" in graph.code
+
+
+def test_distributed_tensors_are_left_to_pytorch(torch: Any):
+    import codegen.torch as cgt
+
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_available() or distributed.is_initialized():
+        pytest.skip("this PyTorch has no torch.distributed, or a process group is in use")
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = distributed.init_device_mesh("cpu", (1,))
+        a, b = torch.randn(4, 7).bfloat16(), torch.randn(7, 6).bfloat16()
+        sharded = tensors.distribute_tensor(a, mesh, [tensors.Shard(0)])
+        whole = tensors.distribute_tensor(b, mesh, [tensors.Replicate()])
+        with cgt.use_kernels(devices=("cpu",)):
+            d = sharded @ whole
+        torch.testing.assert_close(d.to_local(), a @ b)
+    finally:
+        distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("outside", [False, True])
 def test_use_kernels_is_compiled(torch: Any, make: Make, outside: bool):
     import codegen.torch as cgt
