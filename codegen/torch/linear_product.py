@@ -7,6 +7,7 @@ gradient of each view.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -38,9 +39,13 @@ def _unrecorded(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: b
 
 
 def _rows(x: Tensor) -> Tensor:
-    """The rows of a tensor of one or more axes as a matrix."""
-    axes = x.dim()
-    return x if axes == 2 else x.unsqueeze(0) if axes == 1 else x.flatten(0, -2)
+    """The rows of a tensor of one or more axes as a matrix.
+
+    Vectorized Jacobians map gradients by a vmap that knows `reshape`, but not `flatten`.
+    """
+    if x.dim() == 2:
+        return x
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 @repeating

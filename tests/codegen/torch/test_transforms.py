@@ -338,3 +338,27 @@ def test_no_context_keeps_a_tensor(torch: Any, make: Make):
     gc.collect()
     assert freed() is None
     assert d.requires_grad
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (2, 3, 7), (2, 1, 3, 7)], ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+def test_vectorized_jacobians_of_linear(
+    torch: Any, make: Make, shape: tuple[int, ...], biased: bool
+):
+    """These map the gradients of a recorded call by a vmap of their own."""
+    import codegen.torch as cgt
+
+    given = (make(*shape), make(4, 7), make(4))[: 2 + biased]
+    options = {"vectorize": True, "create_graph": True}
+    found = torch.autograd.functional.jacobian(cgt.linear, given, **options)
+    right = torch.autograd.functional.jacobian(torch.nn.functional.linear, given, **options)
+    for one, other in zip(found, right, strict=True):
+        torch.testing.assert_close(one, other)
+    d = cgt.linear(*given)
+    grads = torch.randn(3, *d.shape, dtype=torch.float64)
+    mapped = torch.autograd.grad(d, given, grads, is_grads_batched=True, retain_graph=True)
+    for index, each in enumerate(grads):
+        for one, other in zip(
+            mapped, torch.autograd.grad(d, given, each, retain_graph=True), strict=True
+        ):
+            torch.testing.assert_close(one[index], other)
