@@ -92,7 +92,7 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[
         if tuple(bias.shape) != (b.shape[1],):
             raise LaunchError(
                 f"bias is {tuple(bias.shape)}, but ({b.shape[1]},) is needed; pass an element for "
-                "each column of the result"
+                "each row of weight, or apply the activation to the result of linear"
             )
     return a.shape[0], b.shape[1]
 

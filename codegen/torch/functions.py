@@ -149,9 +149,9 @@ def linear(
     Args:
         input: (…, k).
         weight: (n, k), or a vector (k).
-        bias: None, or (n); without an activation also any shape that can be broadcast to the
-            result's. The kernel adds it before the result is rounded. If `weight` is a vector, the
-            bias is added to the rounded product.
+        bias: None, (n), or one element for all columns; without an activation also any shape that
+            can be broadcast to the result's. The kernel adds it before the result is rounded. If
+            `weight` is a vector, the bias is added to the rounded product.
         activation: `relu`, `silu`, `gelu` or `gelu_tanh`, which the kernel applies; then `weight`
             must be a matrix. The sums before it are stored, too, if a tensor requires a gradient,
             and one kernel of the backward pass computes their gradient and that of the bias. None
@@ -180,6 +180,8 @@ def linear(
                 f"input has {input.dim()} axes and weight {weight.dim()}, but activation="
                 f"{activation} needs a weight of n x k; apply the activation to the result"
             )
+        if bias is not None and bias.shape in ((), (1,)):
+            bias = bias.expand(weight.shape[0])
         rows = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
         d = activated_product(rows, weight.t(), bias, activation, invariant)
         return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])

@@ -59,6 +59,6 @@ def _check_bias(bias: Tensor, b: Tensor, grouped: bool) -> None:
             "bias.expand(groups, -1)"
         )
     raise LaunchError(
-        f"bias is {tuple(bias.shape)}, but {every[-1:]} is needed; pass an element for each column "
-        "of b"
+        f"bias is {tuple(bias.shape)}, but {every[-1:]} is needed; pass an element for each row "
+        "of weight"
     )

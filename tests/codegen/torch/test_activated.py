@@ -117,3 +117,24 @@ def test_autocast_and_refusals():
         cgt.linear(given[0], given[1][0], activation="relu")
     with pytest.raises(LaunchError, match=r"bias is \(6,\), but \(7,\) is needed"):
         cgt.linear(*given, draw(6, dtype=torch.float32), activation="relu")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,)], ids=str)
+@pytest.mark.parametrize("rows", [(5,), (3, 5), (2, 3, 5)], ids=str)
+def test_a_bias_of_one_element_is_added_to_each_column(
+    rows: tuple[int, ...], shape: tuple[int, ...]
+):
+    given = draw(*rows), draw(7, 5), draw(*shape)
+    found = cgt.linear(*given, activation="gelu")
+    exact = F.gelu(F.linear(*given))
+    torch.testing.assert_close(found, exact)
+    ours, theirs = (torch.autograd.grad(x.sum(), given) for x in (found, exact))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("function", [cgt.gated, partial(cgt.linear, activation="relu")])
+def test_a_bias_of_another_shape_is_refused_in_terms_of_the_arguments(function: Any):
+    for shape in ((5,), (3, 8)):
+        with pytest.raises(LaunchError, match=r"pass an element for each row of weight"):
+            function(draw(3, 5), draw(8, 5), draw(*shape))

@@ -290,7 +290,7 @@ def test_refusals(torch: Any):
         cgt.swiglu(x, weight[:13])
     with pytest.raises(LaunchError, match="k would be 11 and 12; pass a weight of n x k"):
         cgt.swiglu(x[:, :11], weight)
-    with pytest.raises(LaunchError, match="is needed; pass an element for each column"):
+    with pytest.raises(LaunchError, match="is needed; pass an element for each row of weight"):
         cgt.swiglu(x, weight, torch.randn(7))
     with pytest.raises(LaunchError, match="'tanh' is unknown; choose one of silu, gelu"):
         cgt.gated(x, weight, activation="tanh")
