@@ -16,12 +16,13 @@ __all__ = ["check_broadcast", "check_dense", "check_k", "number"]
 
 
 def check_dense(names: str, *given: Any) -> None:
-    """Raise LaunchError unless each argument is a tensor with strides.
+    """Raise LaunchError unless each argument is a tensor with strides, and is not quantized.
 
     Args:
         names: the names of the arguments, separated by spaces. An argument may be None if its name
             ends with `OPTIONAL`.
-        given: the arguments. Sparse and nested tensors have no strides.
+        given: the arguments. Sparse and nested tensors have no strides. Quantized tensors have
+            strides, but kernels do not read their scales, so they are refused, too.
     """
     for index, x in enumerate(given):
         if not isinstance(x, Tensor):
@@ -39,6 +40,12 @@ def check_dense(names: str, *given: Any) -> None:
             raise LaunchError(
                 f"{name} is {kind}, but kernels read dense tensors with strides; convert it, as by "
                 ".to_dense(), or use PyTorch's function"
+            )
+        if x.is_quantized:
+            name = names.split()[index].rstrip(OPTIONAL)
+            raise LaunchError(
+                f"{name} is quantized, but kernels do not read the scales of quantized tensors; "
+                "convert it, as by .dequantize(), or use PyTorch's function"
             )
 
 

@@ -37,10 +37,13 @@ def _written(
     """Copy a function's result to `out`, without a gradient and without autocast, as PyTorch does.
 
     Raises:
-        LaunchError: a tensor requires a gradient, or `out` does not have the shape, type and device
-            of the result; nothing was written.
+        LaunchError: `out` is no dense tensor, or does not have the shape, type and device of the
+            result; or a tensor requires a gradient. Nothing was written.
     """
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)):
+    check_dense("out", out)
+    # `function` refuses arguments that are no tensors.
+    given = [x for x in (out, *tensors) if isinstance(x, Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         raise LaunchError(
             f"a tensor requires a gradient, but {function.__name__}(out=…) has none; call it under "
             "torch.no_grad(), or without out="

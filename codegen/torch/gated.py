@@ -15,6 +15,7 @@ from codegen.torch.arguments import check_dense, check_k
 from codegen.torch.gated_operators import gated_product, gated_product_with_sums
 from codegen.torch.repeats import repeating
 from coordgraph import LaunchError
+from coordgraph.validation import flag
 
 __all__ = ["gated", "swiglu"]
 
@@ -67,6 +68,7 @@ def gated(
     """
     _check_shapes(input, weight, bias, offs)
     check_activation(activation)
+    recompute = flag(recompute, "recompute", LaunchError)
     given = [x for x in (input, weight, bias) if x is not None]
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     rows = input if input.dim() == 2 else input.unsqueeze(0)

@@ -11,6 +11,8 @@ from torch import Tensor
 from codegen.torch.activations import ACTIVATIONS
 from codegen.torch.functions import linear
 from codegen.torch.gated import gated
+from coordgraph import LaunchError
+from coordgraph.validation import flag
 
 __all__ = ["GeGLU", "Linear", "ReGLU", "SwiGLU", "replace_linears"]
 
@@ -67,6 +69,9 @@ class SwiGLU(torch.nn.Module):
         device, dtype: device and type of the parameters, as for `torch.nn.Linear`.
         recompute: whether the backward pass computes `gate(x)` and `up(x)` again, so that they are
             not stored, as for `codegen.torch.gated`.
+
+    Raises:
+        LaunchError: `recompute` is neither True nor False.
     """
 
     activation = "silu"
@@ -82,7 +87,7 @@ class SwiGLU(torch.nn.Module):
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.recompute = recompute
+        self.recompute = flag(recompute, "recompute", LaunchError)
         self.gate_up = _GateUp(dim, 2 * hidden, bias=bias, device=device, dtype=dtype)
         self.down = Linear(hidden, dim, bias=bias, device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_join_projections)
@@ -153,7 +158,21 @@ def replace_linears(
 
     Returns:
         The names of the replaced layers, as in `model.named_modules()`.
+
+    Raises:
+        LaunchError: `model` is no module, or `where` no function; no layer was replaced.
     """
+    given: tuple[Any, Any] = model, where
+    if not isinstance(given[0], torch.nn.Module):
+        raise LaunchError(
+            f"model is a {type(model).__name__}, but a torch.nn.Module is needed; pass a model or "
+            "a layer, or several of them as torch.nn.ModuleList([…])"
+        )
+    if where is not None and not callable(given[1]):
+        raise LaunchError(
+            f"where = {where!r} is no function; pass a function of a layer's name and the layer, "
+            'as lambda name, layer: name != "head"'
+        )
     replaced = list[str]()
     for name, layer in model.named_modules():
         if type(layer) is torch.nn.Linear and (where is None or where(name, layer)):

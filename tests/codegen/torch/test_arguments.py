@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -192,3 +193,61 @@ def test_a_factor_with_a_tangent_is_refused(torch: Any):
     c, a, b = torch.zeros(4, 5), torch.zeros(4, 3), torch.zeros(3, 5)
     with pytest.raises(LaunchError, match=r"alpha .* may have a tangent, .* pass alpha"):
         torch.func.jvp(lambda x: cgt.addmm(c, a, b, alpha=x), (a[0, 0],), (c[0, 0],))
+
+
+def test_out_must_be_a_dense_tensor(torch: Any):
+    import codegen.torch as cgt
+
+    a, b = torch.zeros(3, 5, 8), torch.zeros(3, 8, 6)
+    wrong: Any
+    for wrong, message in (
+        (3, "out is a int, but a tensor is needed"),
+        ([a], "out is a list, but a tensor is needed"),
+        (torch.zeros(3, 5, 6).to_sparse(), "out is torch.sparse_coo, but"),
+    ):
+        for work in (
+            partial(cgt.matmul, a, b),
+            partial(cgt.bmm, a, b),
+            partial(cgt.addmm, a[0, 0, :6], a[0], b[0]),
+        ):
+            with pytest.raises(LaunchError, match=message):
+                work(out=wrong)
+    with pytest.raises(LaunchError, match="other is a list, but a tensor is needed"):
+        cgt.matmul(a, [b], out=a)  # type: ignore[arg-type]
+
+
+def test_recompute_must_be_true_or_false(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    text: Any = "no"
+    for work in (
+        lambda: cgt.gated(make(5, 8), make(6, 8), recompute=text),
+        lambda: cgt.swiglu(make(5, 8), make(6, 8), recompute=text),
+        lambda: cgt.SwiGLU(8, 6, recompute=text),
+    ):
+        with pytest.raises(LaunchError, match="recompute = 'no' is neither True nor False; give"):
+            work()
+
+
+def test_replace_linears_refuses_lists_and_names(torch: Any):
+    import codegen.torch as cgt
+
+    layer = torch.nn.Linear(3, 3)
+    several: Any = [layer]
+    name: Any = "x"
+    with pytest.raises(LaunchError, match=r"model is a list, .*; pass .* as torch\.nn\.ModuleList"):
+        cgt.replace_linears(several)
+    with pytest.raises(LaunchError, match="where = 'x' is no function; pass a function of a layer"):
+        cgt.replace_linears(layer, name)
+    assert type(layer) is torch.nn.Linear
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch deprecates quantized tensors
+def test_quantized_tensors_are_refused(torch: Any):
+    """Kernels would read their integers without the scale."""
+    import codegen.torch as cgt
+
+    x = torch.quantize_per_tensor(torch.ones(6, 6), 0.1, 0, torch.qint8)
+    for function, name in ((cgt.matmul, "input"), (cgt.linear, "input"), (cgt.gated, "input")):
+        with pytest.raises(LaunchError, match=rf"{name} is quantized, .* as by \.dequantize\(\)"):
+            function(x, x)
