@@ -126,6 +126,10 @@ def _join_projections(
 ) -> None:
     """Rename weights in a Hugging Face model's `state_dict`; join the gate and up weights.
 
+    If only one of gate and up is present, as in one of several files of a model, the other half of
+    the parameter stays as it is, and the missing name is added to those that `load_state_dict`
+    reports.
+
     Weights of gate and up of different shapes are not joined. For these, a message is added to the
     errors that `load_state_dict` reports, the last of its arguments.
     """
@@ -138,8 +142,53 @@ def _join_projections(
             )
         elif len(shapes) == 2:
             state[f"{prefix}gate_up.{kind}"] = torch.cat([state.pop(gate), state.pop(up)])
+        elif shapes and f"{prefix}gate_up.{kind}" not in state:
+            _fill_half(layer, state, prefix, kind, rest[2], rest[-1])
         if down in state:
             state[f"{prefix}down.{kind}"] = state.pop(down)
+
+
+def _fill_half(
+    layer: torch.nn.Module,
+    state: dict[str, Any],
+    prefix: str,
+    kind: str,
+    missing: list[str],
+    errors: list[str],
+) -> None:
+    """Join the gate or up weights of a `state_dict` with the other half of the layer's parameter.
+
+    Args:
+        layer: the `SwiGLU`. If its `gate_up` has no parameter `kind`, nothing is changed.
+        state, prefix: the `state_dict`, and what its names begin with.
+        kind: `weight` or `bias`.
+        missing: gets the name that the `state_dict` lacks.
+        errors: gets a message if the weights do not fit the half of the parameter.
+    """
+    parameter = dict(layer.named_parameters()).get(f"gate_up.{kind}")
+    if parameter is None:
+        return
+    names = [f"{prefix}{name}_proj.{kind}" for name in ("gate", "up")]
+    index = int(names[1] in state)
+    given = state[names[index]]
+    # A copy, because `load_state_dict` may keep the tensor as the parameter.
+    joined = parameter.detach().clone()
+    half = joined.chunk(2)[index]
+    if given.shape != half.shape:
+        errors.append(
+            f"{names[index]} is {tuple(given.shape)}, but {tuple(half.shape)} is needed; load "
+            "weights of a layer with these extents"
+        )
+    elif parameter.is_meta and not given.is_meta:
+        errors.append(
+            f"gate_up.{kind} has no memory, so {names[index]} cannot be loaded into a half of it; "
+            f"load it together with {names[1 - index]}, or call to_empty(device=…) before"
+        )
+    else:
+        half.copy_(given.detach())
+        state[f"{prefix}gate_up.{kind}"] = joined
+        del state[names[index]]
+        missing.append(names[1 - index])
 
 
 def replace_linears(

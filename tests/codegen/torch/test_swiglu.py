@@ -69,7 +69,7 @@ def test_state_dict(torch: Any):
         again.load_state_dict(states)
         torch.testing.assert_close(again[0].gate_up.weight, ours.gate_up.weight)
     incomplete = {"0.gate_proj.weight": stock["gate_proj"].weight}
-    with pytest.raises(RuntimeError, match="gate_proj"):
+    with pytest.raises(RuntimeError, match=r'Missing key.*"0\.up_proj\.weight"'):
         again.load_state_dict(incomplete)
 
 
@@ -195,3 +195,38 @@ def test_a_wrapper_of_gate_up_adds_an_adapter(torch: Any, make: Make):
     layer.gate_up.weight = weight
     right = of_stock(torch, layer, x, torch.nn.functional.linear(x, weight))
     torch.testing.assert_close(layer(x), right)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("first", ["gate_proj", "up_proj"])
+def test_gate_and_up_may_be_in_different_files(torch: Any, first: str, assign: bool):
+    """Each `load_state_dict` changes its half of the parameter, and reports the other half."""
+    import codegen.torch as cgt
+
+    ours, stock = layers(torch, True)
+    state = {f"0.{name}": x for name, x in stock.state_dict().items()}
+    part = {name: state.pop(name) for name in list(state) if first in name}
+    again = torch.nn.Sequential(cgt.SwiGLU(7, 10, True, dtype=torch.float64))
+    before = again[0].gate_up.weight.detach().clone()
+    found = again.load_state_dict(part, strict=False, assign=assign)
+    other = "up_proj" if first == "gate_proj" else "gate_proj"
+    assert {f"0.{other}.weight", f"0.{other}.bias"} <= {*found.missing_keys}
+    assert not found.unexpected_keys
+    kept = slice(10, None) if first == "gate_proj" else slice(10)
+    assert torch.equal(again[0].gate_up.weight[kept], before[kept])
+    again.load_state_dict(state, strict=False, assign=assign)
+    for name, x in ours.state_dict().items():
+        assert torch.equal(again[0].state_dict()[name], x), name
+    assert f"0.{first}.weight" in part  # `load_state_dict` does not change its argument
+
+
+def test_a_half_that_does_not_fit_is_refused(torch: Any):
+    import codegen.torch as cgt
+
+    for device, rows, message in (
+        ("cpu", 20, r"gate_proj\.weight is \(20, 7\), but \(10, 7\) is needed; load"),
+        ("meta", 10, r"gate_up\.weight has no memory, .* load it together with up_proj\.weight"),
+    ):
+        layer = cgt.SwiGLU(7, 10, device=device)
+        with pytest.raises(RuntimeError, match=message):
+            layer.load_state_dict({"gate_proj.weight": torch.zeros(rows, 7)}, strict=False)
