@@ -24,7 +24,7 @@ from codegen.torch.derivatives import (
     total,
 )
 from codegen.torch.direct import direct, operator
-from codegen.torch.host import on_host
+from codegen.torch.host import copied, on_host
 from codegen.torch.launching import has_rows, launch
 from codegen.torch.mapping import in_front, one_by_one
 from codegen.torch.ops import cast_inputs, check_types, product
@@ -141,7 +141,7 @@ def _activated_gradient(
     if not before.is_cuda:
         arrays = {name: on_host(x) for name, x in arrays.items()}
     of_bias = matmul(epilogue=function, **arrays)[2]
-    of_bias = of_bias if before.is_cuda else torch.from_numpy(of_bias)
+    of_bias = of_bias if before.is_cuda else copied(of_bias)
     return found, of_bias.to(before.dtype)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from codegen.call.matmul import matmul
-from codegen.torch.host import on_host
+from codegen.torch.host import copied, on_host
 from codegen.torch.launching import launch, readable
 from coordgraph import LaunchError
 from coordgraph import epilogue as ep
@@ -111,7 +111,7 @@ def token_losses(
     else:
         arrays: Any = {name: on_host(tensor) for name, tensor in given.items()}
         found = matmul(on_host(a), on_host(b), **options, **arrays)
-        totals, picked = map(torch.from_numpy, found[1:])
+        totals, picked = map(copied, found[1:])
     losses = torch.where(kept, totals - picked, 0.0)
     return losses.masked_fill_(outside, float("nan")) if hidden.is_cuda else losses, totals
 
