@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 
 from coordgraph import Gemm, LaunchError, PassError, VerifyError, parse
+from coordgraph import epilogue as ep
 from coordgraph.epilogue import epilogue, operand, relu
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification import CHECKS, Outcome
@@ -229,3 +232,19 @@ def test_large_grids_are_not_examined():
     assert report["cover"].outcome is Outcome.UNKNOWN
     assert report["cover"].detail == "no launch of the graph is small enough"
     assert not report.refuted
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("operation", [ep.sqrt, ep.log, lambda x: ep.exp(x * 1000.0) / x])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_infinities_and_nans_of_the_reference_raise_no_error_of_numpy(operation: Any, dtype: str):
+    """Elements are -1, 0 and 1; the caller may have told numpy to raise errors."""
+
+    @ep.epilogue(total=ep.output("m", "f32", reduce="logsumexp"))
+    def value(acc: Any) -> Any:
+        found = operation(acc)
+        return found, found
+
+    graph = DataParallel()(Gemm(dtype, epilogue=value).graph((4, 4, 4)))
+    with np.errstate(all="raise"):
+        graph.check().raise_if_refuted()
