@@ -40,6 +40,9 @@ def cross_entropy(
 ) -> Tensor:
     """`torch.nn.functional.cross_entropy` of the logits `hidden·weightᵀ`, which are never stored.
 
+    Unlike PyTorch's function, it has no `label_smoothing`, no weights of classes and no targets
+    that are probabilities; the logits have no bias.
+
     The kernel of the product reduces each row of logits. The backward pass computes the logits
     again, for a block of classes at a time, and stores the gradients of one block of logits: at
     most 2^27 elements, or 256 for each token if that is more. The result has no second derivative
