@@ -18,7 +18,7 @@ from typing import Any
 from codegen.call.views import TensorView, type_name
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES
-from coordgraph.interpreter.arguments import numpy_dtype
+from coordgraph.interpreter.arguments import as_numpy, numpy_dtype
 from coordgraph.validation import a_type
 
 __all__ = ["Library", "library", "row_major", "stream_handle"]
@@ -202,8 +202,8 @@ class _Torch(Library):
         if not array.is_cuda:
             raise LaunchError(
                 f"{what} lies on '{array.device}'; move it to the GPU with .cuda(); on the CPU, "
-                "call codegen.torch.matmul, or pass numpy arrays, as by .numpy(), if the call has "
-                "an epilogue"
+                "call codegen.torch.matmul or grouped_mm, or if the call has an epilogue or other "
+                f"options, pass numpy arrays: {as_numpy(array, what)}"
             )
         kind = type_name(str(array.dtype).removeprefix("torch."), what)
         _, pointer = self.layout_key(array, what)

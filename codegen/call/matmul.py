@@ -15,7 +15,12 @@ from codegen.call import build
 from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
-from codegen.call.gradients import differentiable_matmul, recorded, refuse_gradients
+from codegen.call.gradients import (
+    differentiable_matmul,
+    matmul_on_cpu,
+    recorded,
+    refuse_gradients,
+)
 from codegen.call.launch import first_launch, launch_again
 from codegen.call.prepared_calls import forget_prepared
 from codegen.call.prepared_calls import prepared_calls as _prepared
@@ -55,23 +60,25 @@ def matmul(
     that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
 
     If a PyTorch tensor requires a gradient, the operators of `codegen.torch` compute the result,
-    and it has a gradient too. Those operators have no arguments `out`, `stream`, `tune`, `plan`,
-    `background` and `epilogue`, so such a call with one of these arguments is refused. Under
-    `torch.no_grad()` no gradient is recorded, and all arguments may be passed.
+    and it has a gradient too. They also multiply PyTorch tensors on the CPU. Those operators have
+    no arguments `out`, `stream`, `tune`, `plan`, `background` and `epilogue`, so such a call with
+    one of these arguments is refused. Under `torch.no_grad()` no gradient is recorded, and all
+    arguments may be passed if the tensors are on a GPU.
 
     Args:
-        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Row-major and
-            column-major views are read in place, without a copy, also if their rows (columns) have
-            gaps between them; the elements of a row (column) must be adjacent. Extents may be 0.
-            For a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n, with any
-            stride between matrices. Either A or B may be a single matrix, also expanded, which is
-            used in all products. Vectors and further batch axes are multiplied as by
-            `numpy.matmul`. If there are several batch axes, and an operand is repeated along some
-            of them but not along all, it is copied.
-        c: C, with the shape of D and any layout that A may have; needed if beta is not zero.
+        a, b: A (m x k) and B (k x n): GPU arrays; for the CPU numpy arrays, or PyTorch tensors on
+            the CPU if there is no epilogue. Row-major and column-major views are read in place,
+            without a copy, also if their rows (columns) have gaps between them; the elements of a
+            row (column) must be adjacent. Extents may be 0. For a batch of products A is l x m x k,
+            B is l x k x n, D and C are l x m x n, with any stride between matrices. Either A or B
+            may be a single matrix, also expanded, which is used in all products. Vectors and
+            further batch axes are multiplied as by `numpy.matmul`. If there are several batch axes,
+            and an operand is repeated along some of them but not along all, it is copied.
+        c: C, with the shape of D and any layout that A may have. Pass `beta` too: C is not read if
+            beta is 0, the default. Needed if beta is not 0.
         out: the array to write D to (m x n, or a batch), of any layout that A may have in which no
             elements share an address; None makes a new array like `a`. Gaps are not written.
-        alpha, beta: scalars of the epilogue.
+        alpha, beta: the factors of A·B and of C, by default 1 and 0.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.
         stream: the CUDA stream; by default the current stream of the library of `a`.
@@ -159,11 +166,10 @@ def matmul(
     if background is not None:
         key = (key, background)
     if gradient and recorded():
-        transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-        transposes["invariant"] = invariant
-        without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
-        without["background"] = background
-        d = differentiable_matmul(a, b, c, alpha, beta, **transposes, **without)
+        given: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        given |= {"invariant": invariant, "stream": stream, "tune": tune, "plan": plan}
+        given |= {"out": out, "background": background}
+        d = differentiable_matmul(a, b, c, alpha, beta, **given)
         if d is not None:
             return d
     try:
@@ -179,26 +185,31 @@ def matmul(
             return launch_again(prepared, a, b, c, out, alpha, beta, stream)
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
+    options: Any = {"stream": stream, "tune": tune, "plan": plan, "background": background}
+    options |= {"invariant": invariant, "transpose_a": transpose_a, "transpose_b": transpose_b}
+    return _first(key, a, b, c, out, alpha, beta, options)
+
+
+def _first(
+    key: Hashable, a: Any, b: Any, c: Any, out: Any, alpha: Any, beta: float, options: Any
+) -> Any:
+    """A call of `matmul` without an epilogue that no earlier launch serves.
+
+    Args:
+        key: the cache key of the call.
+        a, b, c, out, alpha, beta: the arguments of `matmul` with these names.
+        options: the keyword arguments of `matmul`, by name.
+    """
+    d = matmul_on_cpu(a, b, c, alpha, beta, out=out, **options)
+    if d is not None:
+        return d
     axes = len(a.shape), len(b.shape)
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
-        transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        transposes = {name: options[name] for name in ("transpose_a", "transpose_b")}
         broadcast = Broadcast.of(tuple(a.shape), tuple(b.shape), **transposes)
-        options: Any = {"stream": stream, "tune": tune, "plan": plan, "invariant": invariant}
-        options["background"] = background
-        again = partial(matmul, **options, **transposes)
-        return broadcast.launch(again, a, b, c, out, alpha, beta)
-    return first_launch(
-        _prepared,
-        key,
-        {"A": a, "B": b, "C": c, "D": out},
-        (alpha, beta, stream),
-        plan=plan,
-        tune=tune,
-        invariant=invariant,
-        background=background,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-    )
+        return broadcast.launch(partial(matmul, **options), a, b, c, out, alpha, beta)
+    scalars = alpha, beta, options.pop("stream")
+    return first_launch(_prepared, key, {"A": a, "B": b, "C": c, "D": out}, scalars, **options)
 
 
 def grouped_matmul(
@@ -238,11 +249,11 @@ def grouped_matmul(
         offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
             and the end of the last one. Entries must not decrease; the last is at most m (or k).
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
-        c: C, of the shape of D; needed if beta is not zero.
+        c: C, of the shape of D. Pass `beta` too: C is not read if beta is 0, the default.
         out: the row-major array to write D to: m x n, or groups x m x n with `"k"`; None makes a
             new array. Gaps between rows, and rows of no group, are not written, so in a new array
             they are uninitialized. A group with k = 0 gives zeros, or `beta·C`.
-        alpha, beta: scalars of the epilogue.
+        alpha, beta: the factors of A·B and of C, by default 1 and 0.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k, for
             each group. With `"m"` only B can be transposed. With `"k"` A should be transposed and B
             should not: GPUs read other layouts slowly.

@@ -23,6 +23,7 @@ from coordgraph.validation import a_type, whole
 __all__ = [
     "DEFAULTS",
     "Array",
+    "as_numpy",
     "bind",
     "check_scaled",
     "host_array",
@@ -119,9 +120,30 @@ def host_array(value: object, what: str) -> Array:
         )
     if not isinstance(value, np.ndarray):
         raise LaunchError(
-            f"{what} is {a_type(value)}, not a numpy array; convert it with numpy.asarray"
+            f"{what} is {a_type(value)}, not a numpy array; convert it with {as_numpy(value, what)}"
         )
     return value.view(np.ndarray)
+
+
+def as_numpy(value: object, what: str) -> str:
+    """The expression, for an error message, that makes a numpy array of another library's array.
+
+    For a PyTorch tensor the array shares the memory. PyTorch converts no tensor that requires a
+    gradient, and none of a type that only `ml_dtypes` adds to numpy.
+
+    Args:
+        value: the array.
+        what: the array's name.
+    """
+    if not hasattr(value, "detach"):
+        return f"numpy.asarray({what})"
+    tensor: Any = value
+    found = f"{what}.detach()" + ("" if tensor.device.type == "cpu" else ".cpu()")
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind.startswith(("bfloat16", "float8")):
+        integers = "uint8" if kind.startswith("float8") else "int16"
+        return f"{found}.view(torch.{integers}).numpy().view(ml_dtypes.{kind})"
+    return f"{found}.numpy()"
 
 
 DEFAULTS = {"c": None, "alpha": 1.0, "beta": 0.0}

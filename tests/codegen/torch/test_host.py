@@ -81,3 +81,20 @@ def test_arguments_results_and_gradients_can_be_resized(torch: Any, name: str, g
     for x in (*given, found, *(y.grad for y in given if y.grad is not None)):
         x.detach().untyped_storage().resize_(1 << 16)
         x.detach().resize_(100)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_messages_say_how_to_make_a_numpy_array_of_a_tensor(torch: Any, dtype: str):
+    """The expression works for every type, and for tensors that require a gradient."""
+    import ml_dtypes
+
+    from coordgraph.interpreter.arguments import as_numpy, host_array
+
+    x = torch.ones(2, 3).to(getattr(torch, dtype))
+    x = x.requires_grad_() if x.dtype.is_floating_point else x
+    text = as_numpy(x, "x")
+    found = eval(text, {"x": x, "torch": torch, "ml_dtypes": ml_dtypes})
+    assert (found.shape, found.dtype.name) == ((2, 3), dtype)
+    with pytest.raises(LaunchError) as error:
+        host_array(x, "x")
+    assert str(error.value).endswith(f"convert it with {text}")
