@@ -48,7 +48,7 @@ from coordgraph.kernel import KernelEditor
 from coordgraph.problem_names import INSIDE, inside_group, product_row
 from coordgraph.problem_parts import add_part_number, columns_of_b, divide_columns
 from coordgraph.problem_tensors import add_tensor, element_type, starts_of
-from coordgraph.tables import ANY, Table, place_of
+from coordgraph.tables import ANY, DISTINCT, Table, place_of
 from coordgraph.tensors import Role, Tensor
 
 __all__ = ["build"]
@@ -186,7 +186,8 @@ def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
     whole = e.coordinates[f"{tensor}.0"].size
     assert whole is not None
     note = f"the row of the array {tensor} for each row of the product"
-    e.table(Table(table, count, whole - 1, note=note, rule=ANY))
+    rule = DISTINCT if tensor == "D" else ANY  # two rows must not be written to one place
+    e.table(Table(table, count, whole - 1, note=note, rule=rule))
     row = e.coordinates.add(Linear(product_row(tensor), count, note="row of the product"))
     e.coordinates.connect(Gather(f"{tensor}.0", row.id, table))
 

@@ -1,11 +1,11 @@
 """Tables of integers in device memory that index expressions of a kernel read.
 
 A *given* table is an argument of the kernel call; its entries are non-decreasing, unless its rule
-is `any`: then they are in any order. A *derived* table is computed by the kernel from its *step*,
-an expression in earlier tables that is evaluated at each position. A derived table with the rule
-`sums` holds prefix sums of the steps: entry 0 is 0, and entry i + 1 is entry i plus step i. A
-derived table with the rule `sorts` is an argsort of the steps: entry i is the position of the i-th
-largest step.
+is `any` or `distinct`: then they are in any order, and with `distinct` all differ. A *derived*
+table is computed by the kernel from its *step*, an expression in earlier tables that is evaluated
+at each position. A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0,
+and entry i + 1 is entry i plus step i. A derived table with the rule `sorts` is an argsort of the
+steps: entry i is the position of the i-th largest step.
 """
 
 from __future__ import annotations
@@ -13,23 +13,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NoReturn
 
 from sympy import Expr, Symbol
 
 from coordgraph.errors import LaunchError, NoEntry, VerifyError
 from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in, to_text
 
-__all__ = ["ANY", "RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
+__all__ = [
+    "ANY",
+    "DISTINCT",
+    "RULES",
+    "SORTS",
+    "SUMS",
+    "UNORDERED",
+    "Table",
+    "TableNeed",
+    "place_of",
+    "tabulate",
+]
 
-RULES = SUMS, SORTS, ANY = ("sums", "sorts", "any")
+RULES = SUMS, SORTS, ANY, DISTINCT = ("sums", "sorts", "any", "distinct")
 """The rules of tables, which say what the entries of a table are.
 
 A derived table is computed from a list of numbers, its steps. `sums`: a derived table holds the
 prefix sums of its steps; a given table has non-decreasing entries. `sorts`: a derived table holds
 an argsort of its steps in descending order, so entry 0 is the position of the largest step. `any`:
-a given table has entries in any order.
+a given table has entries in any order. `distinct`: the same, and no two entries are equal.
 """
+UNORDERED = (ANY, DISTINCT)
+"""The rules of given tables whose entries may be in any order."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +58,12 @@ class Table:
         note: what the table means, for diagrams and error messages.
         rule: how entries follow from steps: `sums` for prefix sums from 0, or `sorts` for the
             positions of the steps from the largest to the smallest (a stable argsort). A table that
-            the caller gives has no steps: its entries are non-decreasing with the rule `sums`, and
-            in any order with `any`.
+            the caller gives has no steps: its entries are non-decreasing with the rule `sums`,
+            in any order with `any`, and in any order but all different with `distinct`.
 
     Raises:
         VerifyError: `length` or `maximum` reads a table, the rule is unknown, a table with the rule
-            `sorts` has no step, or one with `any` has a step.
+            `sorts` has no step, or one with `any` or `distinct` has a step.
     """
 
     name: str
@@ -74,10 +87,10 @@ class Table:
             raise VerifyError(
                 f"table '{self.name}' has rule={SORTS!r} but no step to sort by; give a step"
             )
-        if self.rule == ANY and self.step is not None:
+        if self.rule in UNORDERED and self.step is not None:
             raise VerifyError(
-                f"table '{self.name}' has a step, but rule={ANY!r} is for tables that the caller "
-                "gives; leave out the step, or choose another rule"
+                f"table '{self.name}' has a step, but rule={self.rule!r} is for tables that the "
+                "caller gives; leave out the step, or choose another rule"
             )
 
     @property
@@ -148,7 +161,8 @@ class Table:
 
         Raises:
             LaunchError: the number of entries is not `length`, an entry is negative or larger than
-                `maximum`, or the entries of a table with the rule `sums` decrease.
+                `maximum`, the entries of a table with the rule `sums` decrease, or two entries of a
+                table with the rule `distinct` are equal.
         """
         found = tuple(int(entry) for entry in entries)
         length, most = int(evaluate(self.length, values)), int(evaluate(self.maximum, values))
@@ -173,7 +187,18 @@ class Table:
                 f"{self.name}[{found.index(largest)}] = {largest} is larger than {most}, the "
                 f"maximum in this launch; give entries up to {most}"
             )
+        if self.rule == DISTINCT and len({*found}) < len(found):
+            self._refuse_repeated(found)
         return found
+
+    def _refuse_repeated(self, entries: Sequence[int]) -> NoReturn:
+        """Raise LaunchError for the first entry that is equal to an earlier one."""
+        seen: dict[int, int] = {}
+        at = next(i for i, entry in enumerate(entries) if seen.setdefault(entry, i) != i)
+        raise LaunchError(
+            f"{self.name}[{at}] = {entries[at]} is equal to {self.name}[{seen[entries[at]]}]; give "
+            "entries that all differ"
+        )
 
 
 @dataclass(frozen=True, slots=True)

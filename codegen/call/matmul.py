@@ -99,9 +99,10 @@ def matmul(
         rows, targets: i32 vectors of m entries on the device of A, by which rows are gathered and
             scattered: row i of the product is row `rows[i]` of A, and is written to row
             `targets[i]` of `out`, which must be given. A then has any number of rows. Entries must
-            be numbers of rows of A and of `out`, which kernels on GPUs do not check, and entries of
-            `targets` must be distinct. Rows of `out` that are no target keep their values. Only for
-            single products and groups of rows; excludes `tune`.
+            be numbers of rows of A and of `out`, and entries of `targets` must be distinct: other
+            entries are refused on the CPU, but kernels on GPUs do not check them. Rows of `out`
+            that are no target keep their values. Only for single products and groups of rows;
+            excludes `tune`.
         parts: where B has the n columns of each sum if the epilogue has several: one sum's after
             another's (`stacked`), alternating (`interleaved`), or alternating in blocks of w
             columns (`interleaved:w`); see `coordgraph.Gemm`. Leave it out if b is a tuple.

@@ -13,7 +13,7 @@ from coordgraph.foreign_graphs import faults_named
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
 from coordgraph.provenance.record import Origin
-from coordgraph.tables import ANY, RULES, SUMS
+from coordgraph.tables import RULES, SUMS, UNORDERED
 from coordgraph.text.build import build
 from coordgraph.text.lexer import Cursor, Place
 from coordgraph.text.origins import NUMBERED
@@ -149,7 +149,7 @@ class _Reader:
         if c.token.text in RULES:
             rule = c.token.text
             c.advance()
-            step = None if rule == ANY else c.expression()
+            step = None if rule in UNORDERED else c.expression()
         note = "" if c.at_line_end() else c.string()
         self.raw.tables.append(RawTable(name, at, length, most, step, rule, note))
 

@@ -107,7 +107,9 @@ def test_text_reads_back():
             made = graph(kind, "stream-k", grouped)
             assert parse(made.text()) == made
             assert from_json(to_json(made)) == made
-    assert "table rows [m] <= rows_a - 1 any" in graph("both", "stream-k").text()
+    text = graph("both", "stream-k").text()
+    assert "table rows [m] <= rows_a - 1 any" in text
+    assert "table targets [m] <= rows_d - 1 distinct" in text
 
 
 def test_a_table_that_may_leave_the_array_is_refuted():
@@ -146,6 +148,10 @@ def test_wrong_tables_are_refused():
             kernel(**{**given, name: value})
     with pytest.raises(LaunchError, match="rows is missing: an i32 vector"):
         kernel(**{name: value for name, value in given.items() if name != "rows"})
+    repeated = given["targets"].copy()
+    repeated[7] = repeated[3]
+    with pytest.raises(LaunchError, match=r"targets\[7\] = \d+ is equal to targets\[3\]; give"):
+        kernel(**{**given, "targets": repeated})
     negative = given["rows"].copy()
     negative[5] = -1
     with pytest.raises(LaunchError, match=r"rows\[5\] = -1 is negative"):
