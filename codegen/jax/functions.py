@@ -142,6 +142,10 @@ def _product(a: Any, b: Any, options: Options, kind: Any) -> Any:
     # If all matrices of a batch A are multiplied by one B, join the batch to one tall matrix.
     if b.ndim == 2 and a.ndim > 2 and not options.transpose_a:
         return _product(a.reshape(-1, a.shape[-1]), b, options, kind).reshape(shape)
+    # `expand_dims` puts the mapped axis of jax.vmap in front of all other axes of each array, and
+    # the call broadcasts batch axes from the last to the first. The mapped axes of A and B are
+    # therefore paired only if A and B have equal numbers of axes.
+    a, b = (x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in (a, b))
     results = {"D": jax.ShapeDtypeStruct(shape, kind)}
     return call(results, (a, b), options, vmap_method="expand_dims")[0]
 

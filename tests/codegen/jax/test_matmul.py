@@ -96,6 +96,45 @@ def test_vmap_is_one_product(jax: Any, make: Make, axes: Any):
     assert str(jax.make_jaxpr(jax.vmap(matmul, axes))(a, b)).count("coordgraph_matmul") == 1
 
 
+UNEQUAL = [
+    ((3, 4), (2, 4, 5)),
+    ((4,), (2, 4, 5)),
+    ((2, 1, 3, 4), (6, 4, 5)),
+    ((6, 3, 4), (2, 1, 4, 5)),
+    ((2, 2, 3, 4), (2, 4, 5)),
+    ((2, 3, 4), (4,)),
+]
+"""Pairs of shapes of A and B, of one example, that have unequal numbers of axes."""
+
+
+@quick_cases(6)
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=str)
+@pytest.mark.parametrize("shapes", UNEQUAL, ids=str)
+def test_vmap_pairs_examples_of_factors_with_unequal_numbers_of_axes(
+    jax: Any, make: Make, shapes: Any, axes: Any
+):
+    """Values and gradients under `jax.vmap` are those of `jax.numpy.matmul`, for two examples."""
+    from codegen.jax import matmul
+
+    a, b = (
+        make(*((2,) if axis == 0 else ()), *shape) for shape, axis in zip(shapes, axes, strict=True)
+    )
+
+    def of_sum(product: Any) -> Any:
+        """The gradients of the sum over all examples."""
+        return jax.grad(lambda a, b: (jax.vmap(product, axes)(a, b) ** 2).sum(), (0, 1))
+
+    def of_each(product: Any) -> Any:
+        """For each example, its gradients."""
+        return jax.vmap(jax.grad(lambda a, b: (product(a, b) ** 2).sum(), (0, 1)), axes)
+
+    same(jax.vmap(matmul, axes)(a, b), jax.vmap(jax.numpy.matmul, axes)(a, b))
+    for gradients in (of_sum, of_each):
+        ours, theirs = (gradients(product)(a, b) for product in (matmul, jax.numpy.matmul))
+        for one, other in zip(ours, theirs, strict=True):
+            same(one, other)
+
+
 @pytest.mark.slow
 def test_second_derivatives(jax: Any, make: Make):
     from codegen.jax import matmul
