@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from codegen.jax.launching import TARGET, register
+from codegen.jax.xla_ffi import TYPES
 from coordgraph import LaunchError
-from coordgraph.elements import DTYPES
 from coordgraph.gemm import PARTS
 from coordgraph.interpreter.arguments import numpy_dtype
 
 __all__ = ["Options", "call", "element_type", "shape_of_product"]
 
-_NAMES = {numpy_dtype(name): name for name in DTYPES}
-"""The names of the element types of kernels, by NumPy's types."""
+_NAMES = {numpy_dtype(name): name for name in TYPES.values()}
+"""The names of the element types of arrays that XLA passes to kernels, by NumPy's types."""
 register()  # at import, so that a program that another process exported finds the function
 
 
@@ -41,7 +41,7 @@ class Options:
 
 
 def element_type(array_type: Any) -> str | None:
-    """The name of an element type of JAX, such as `bf16`; None if kernels do not have the type."""
+    """The name of an element type of JAX, as `bf16`; None if XLA passes kernels no such arrays."""
     return _NAMES.get(np.dtype(array_type))
 
 

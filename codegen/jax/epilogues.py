@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from codegen.jax.calls import Options, call, element_type, shape_of_product
+from codegen.jax.checks import check_product, check_type
 from coordgraph import Gemm, LaunchError
-from coordgraph.elements import DTYPES
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, function_text
 from coordgraph.gemm import ROWS
 from coordgraph.interpreter.arguments import numpy_dtype, with_defaults
@@ -65,6 +65,7 @@ def product_with_epilogue(
         name: jax.ShapeDtypeStruct(shape, stored)
         for name, stored in _stored(function, a.dtype, kind, options).items()
     }
+    check_product(function, {"a": a, "b": b, **arrays}, results, options, numbers)
     product = jax.custom_jvp(
         partial(
             _call,
@@ -150,16 +151,10 @@ def _stored(
         options: the options of the product.
 
     Raises:
-        LaunchError: kernels do not have one of the types, or D is not stored but has a type.
+        LaunchError: XLA passes no kernel arrays of one of the types, or D is not stored but has a
+            type.
         VerifyError: D cannot have the type `kind`.
     """
-    known = {"a": factors} if kind is None else {"a": factors, "preferred_element_type": kind}
-    for name, given in known.items():
-        if element_type(given) is None:
-            raise LaunchError(
-                f"{name} has the type {np.dtype(given)}, which kernels do not read; convert it to "
-                f"one of {', '.join(x.name for x in DTYPES.values() if x.operand)}"
-            )
     if kind is not None and not function.stores_d:
         raise LaunchError(
             f"preferred_element_type is the type of D, but the epilogue {function.name} does not "
@@ -173,7 +168,10 @@ def _stored(
     )
     types = {"D": gemm.out_dtype or gemm.dtype} if function.stores_d else {}
     types |= {name: gemm.stored_type(name) for name in gemm.outputs}
-    return {name: numpy_dtype(stored) for name, stored in types.items()}
+    found = {name: numpy_dtype(stored) for name, stored in types.items()}
+    for name, stored in found.items():
+        check_type(f"the result {name} of the epilogue {function.name}", stored)
+    return found
 
 
 def _no_gradient(primals: Any, tangents: Any) -> Any:

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from codegen.jax.calls import Options, call, element_type, shape_of_product
+from codegen.jax.checks import check_type
 from codegen.jax.epilogues import product_with_epilogue
-from coordgraph import LaunchError
+from coordgraph import Gemm, LaunchError
 from coordgraph.elements import dtype
 from coordgraph.epilogue import EpilogueFunction
 from coordgraph.gemm import PARTS
@@ -59,8 +60,8 @@ def matmul(
             integers, or the type to which the epilogue quantizes D.
         epilogue: the function that computes D from A·B, traced by `coordgraph.epilogue.epilogue`;
             None is A·B. If it has s > 1 sums, B has s·n columns. Its outputs must not be reduced. A
-            product with an epilogue has no gradient. Under `jax.vmap`, the kernel is launched once
-            for each example.
+            product with an epilogue has no gradient, and A and B have at most one batch axis. Under
+            `jax.vmap`, the kernel is launched once for each example.
         rows: an int32 vector of m row numbers of A, whose row i is the row of A from which row i of
             D is computed; A is then a matrix. Kernels on GPUs do not check the numbers. The product
             has no gradient.
@@ -78,9 +79,11 @@ def matmul(
     Raises:
         LaunchError: shapes or types of the arrays do not fit, or an argument of `codegen.matmul` is
             passed that traced programs lack.
-        VerifyError: D cannot have the type `preferred_element_type`.
+        VerifyError: D cannot have the type `preferred_element_type`, or the tables and axes of the
+            product exclude each other, as `rows` and a batch do.
         jax.errors.JaxRuntimeError: the device has no kernels for the element type. XLA raises this
-            error when it runs the product. GPUs have kernels for bf16, f16 and i8.
+            error when it runs the product. GPUs have kernels for bf16, f16 and i8. All other errors
+            are raised while the product is traced.
     """
     for name in operands.keys() & _ELSEWHERE.keys():
         raise LaunchError(f"matmul of JAX has no argument {name}; {_ELSEWHERE[name]}")
@@ -102,6 +105,10 @@ def matmul(
     kind = None if preferred_element_type is None else jnp.dtype(preferred_element_type)
     left = a[None, :] if a.ndim == 1 else a
     right = b[:, None] if b.ndim == 1 else b
+    check_type("a", a.dtype, factor=True)
+    if kind is not None:
+        check_type("preferred_element_type", kind)
+        Gemm(element_type(a.dtype) or "", element_type(kind))  # refuses types that D cannot have
     options = Options(
         transpose_a and a.ndim > 1,
         transpose_b and b.ndim > 1,
@@ -126,13 +133,11 @@ def matmul(
 
 
 def _default_type(factors: Any) -> Any:
-    """The default element type of D: i32 for integers and f32 for 8-bit floats, else `factors`.
+    """The default element type of D: i32 for integers, else `factors`.
 
     `factors` is the element type of A and B.
     """
-    name = element_type(factors)
-    # The launch refuses a type that kernels lack; XLA then needs some type for the result.
-    return factors if name is None else numpy_dtype(dtype(name).result)
+    return numpy_dtype(dtype(element_type(factors) or "").result)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -19,7 +19,7 @@ from typing import Any
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES
 
-__all__ = ["Buffer", "Call", "address_of_handler"]
+__all__ = ["TYPES", "Buffer", "Call", "address_of_handler"]
 
 API_VERSION = (0, 1)
 """The version (major, minor) of XLA FFI that the structures of this module follow.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordgraph import LaunchError
+from coordgraph import LaunchError, VerifyError
 from coordgraph import epilogue as ep
 from tests.codegen.jax.conftest import Make
 from tests.support.indices import positions, positions_of
@@ -37,6 +37,16 @@ def relu_gated(gate: Any, up: Any) -> Any:
 @ep.epilogue(scale=ep.operand("n", "f32"))
 def quantized(acc: Any, scale: Any) -> Any:
     return ep.quantize(acc * scale)
+
+
+@ep.epilogue(bias="n")
+def with_bias(acc: Any, bias: Any) -> Any:
+    return acc + bias
+
+
+@ep.epilogue()
+def as_e4m3(acc: Any) -> Any:
+    return ep.quantize(acc, to="e4m3")
 
 
 @ep.epilogue(top=ep.output("m", reduce="max"))
@@ -159,6 +169,52 @@ def test_refusals_say_what_to_do(jax: Any, make: Make):
         with pytest.raises(LaunchError) as error:
             matmul(a, b, **options)
         assert text in str(error.value)
+
+
+def test_operands_are_checked_while_a_program_is_traced(jax: Any, make: Make):
+    """Shapes and types of operands and results are refused before XLA compiles the program, and
+    the error names the type.
+    """
+    from codegen.jax import matmul
+
+    a, b, bias = make(20, 24), make(24, 16), make(16)
+    biased: dict[str, Any] = {"epilogue": with_bias}
+    bits, small = ((a.astype(kind), b.astype(kind)) for kind in ("bool", "float8_e4m3fn"))
+    cases: list[tuple[str, Any, dict[str, Any]]] = [
+        ("bias has the shape (15,), but (n,) = (16,)", (a, b), {**biased, "bias": make(15)}),
+        ("bias has the shape (1, 16)", (a, b), {**biased, "bias": bias[None]}),
+        ("bias holds i32", (a, b), {**biased, "bias": bias.astype("int32")}),
+        ("bias has the type bool", (a, b), {**biased, "bias": bias.astype(bool)}),
+        ("a has 4 axes", (make(2, 3, 20, 24), b), {**biased, "bias": bias}),
+        ("flatten all axes", (a, make(2, 3, 24, 16)), {**biased, "bias": bias}),
+        ("a has the type bool", bits, {}),
+        ("a has the type float8_e4m3fn", small, {}),
+        ("a has the type int32", (a.astype("int32"), b.astype("int32")), {}),
+        ("the result D of the epilogue as_e4m3 has the type", (a, b), {"epilogue": as_e4m3}),
+    ]
+    for text, arrays, options in cases:
+        with pytest.raises(LaunchError) as error:
+            jax.make_jaxpr(lambda x, options=options: matmul(*x, **options))(arrays)
+        assert text in str(error.value)
+    rows = jax.numpy.arange(3, dtype="int32")
+    with pytest.raises(VerifyError, match="which batched=True does not allow"):
+        jax.make_jaxpr(lambda a: matmul(a, b, rows=rows))(make(2, 20, 24))
+    with pytest.raises(VerifyError, match="out_dtype = i32"):
+        jax.make_jaxpr(lambda a: matmul(a, b, preferred_element_type="int32"))(a)
+
+
+def test_programs_with_an_epilogue_are_exported_for_any_number_of_rows(jax: Any, make: Make):
+    """An extent that is a symbol while the program is traced is not compared with numbers."""
+    from jax import export
+
+    from codegen.jax import export_checks, matmul
+
+    a, b, bias = make(20, 24), make(24, 16), make(16)
+    (m,) = export.symbolic_shape("m")
+    program = jax.jit(lambda a: matmul(a, b, epilogue=with_bias, bias=bias))
+    rows = jax.ShapeDtypeStruct((m, 24), a.dtype)
+    exported = export.export(program, disabled_checks=export_checks())(rows)
+    equal(exported.call(a), a @ b + bias)
 
 
 def test_exported_programs_run(jax: Any, make: Make):
