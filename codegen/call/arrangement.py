@@ -95,6 +95,7 @@ class Arrangement:
         transpose_b: bool,
         batched: bool = True,
         may_join: bool = True,
+        may_turn: bool = True,
         sums: int = 1,
         width: int = 0,
         apart: bool = False,
@@ -107,6 +108,8 @@ class Arrangement:
             batched: whether an array of three axes is a batch; False only for grouped products.
             may_join: whether a batch may be computed as one product with more rows. Pass False if
                 an array library would copy A or B to reshape it.
+            may_turn: whether the kernel may compute the transpose of a column-major D. False if a
+                table gathers or scatters rows, which would be columns of the transpose.
             sums: the number of sums of products from which the epilogue computes an element of D.
             width: the number of columns of a block of B, if blocks of columns for different sums
                 alternate; else 0 or 1.
@@ -135,10 +138,11 @@ class Arrangement:
                     f"out is column-major, and kernels whose epilogue has {sums} sums write only "
                     "row-major arrays; pass a row-major out"
                 )
-            turned = {"A": views["B"], "B": views["A"]}
-            turned |= {name: views[name].transposed for name in "CD" if name in views}
-            flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
-            return replace(cls.of(turned, **flags, may_join=may_join), turned=True)
+            if may_turn:
+                turned = {"A": views["B"], "B": views["A"]}
+                turned |= {name: views[name].transposed for name in "CD" if name in views}
+                flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
+                return replace(cls.of(turned, **flags, may_join=may_join), turned=True)
         transpose = _turned(views["A"], transpose_a), _turned(views["B"], not transpose_b)
         if not batched or apart or len(a) == len(b) == MATRIX:
             return cls(transpose)

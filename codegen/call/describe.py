@@ -134,6 +134,7 @@ def describe(
             f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}"
             + lists * (axis in GROUP_AXES)
         )
+    gathered = problem.get("gathered_rows", False)
     function = problem.get("epilogue", ALPHA_BETA)
     parts = problem.get("parts", PARTS[0])
     views = _views(arrays, epilogue=problem.get("epilogue"))
@@ -152,6 +153,7 @@ def describe(
         may_join=len(arrays) == len("ABCD")
         and not function.indices
         and all(library(arrays[x]).makes_views for x in "AB"),
+        may_turn=not (gathered or problem.get("scattered_rows", False)),
     )
     if arrangement.turned:
         if any(output.reduce for output in function.outputs):
@@ -173,6 +175,11 @@ def describe(
         raise LaunchError(
             "a is given as its transpose, but groups are rows of a, so a must be row-major; pass a "
             "contiguous copy, without a transpose"
+        )
+    if gathered and transpose_a != swap_a:
+        raise LaunchError(
+            "rows selects whole rows of a, so a must be row-major; pass a row-major a without "
+            "transpose_a, as by np.ascontiguousarray(a) or a.contiguous()"
         )
     if arrangement.changes:
         changed = arrangement.operands(*(arrays.get(name) for name in "ABCD"))

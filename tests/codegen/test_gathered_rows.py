@@ -240,6 +240,20 @@ def test_matmul_chooses_a_kernel_for_tables():
     assert np.array_equal(out[targets], expected[targets])
 
 
+@pytest.mark.parametrize("table", ["rows", "targets"])
+@pytest.mark.parametrize("n", [16, 24])
+def test_out_may_be_column_major_where_a_table_has_an_entry_for_each_row(table: str, n: int):
+    """Rows are gathered and scattered, not columns, also if D is square."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((16, 40), (40, n)))
+    entries = rng.permutation(16).astype(np.int32)
+    out = np.zeros((16, n), np.float32, order="F")
+    tables: dict[str, Any] = {table: entries}
+    codegen.matmul(a, b, out=out, **tables)
+    exact = a[entries] @ b if table == "rows" else (a @ b)[np.argsort(entries)]
+    assert np.array_equal(out, exact)
+
+
 def test_grouped_matmul_takes_tables():
     """A mixture of experts: rows of tokens are gathered by expert, and scattered back."""
     given, _ = call("both", True)
@@ -266,5 +280,9 @@ def test_refusals_of_matmul_say_what_to_pass():
     for options, why in cases:
         with pytest.raises(LaunchError, match=why):
             codegen.matmul(a, b, **options)
+    column_major: tuple[tuple[Any, bool], ...] = ((np.asfortranarray(a), False), (a.T.copy(), True))
+    for array, transpose_a in column_major:
+        with pytest.raises(LaunchError, match=r"pass a row-major a .* np\.ascontiguousarray\(a\)"):
+            codegen.matmul(array, b, rows=rows, transpose_a=transpose_a)
     with pytest.raises(VerifyError, match="which group_axis=k does not allow"):
         codegen.grouped_matmul(a, b, OFFSETS, group_axis="k", rows=rows)

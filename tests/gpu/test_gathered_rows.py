@@ -98,6 +98,17 @@ def test_lowerings_gather(case: int, shape: tuple[int, int, int]):
         check(kernel(a, b, rows=rows, out=out), exact)
 
 
+@pytest.mark.parametrize("what", ["rows", "targets"])
+def test_a_column_major_out_has_the_rows_of_the_table(what: str):
+    """The kernel gathers and scatters rows, not columns, also if D is square."""
+    a, b = normal(256, 320), normal(256, 320)
+    entries = torch.randperm(256, device="cuda").to(torch.int32)
+    out = torch.full((256, 256), float("nan"), device="cuda", dtype=torch.bfloat16).T
+    codegen.matmul(a, b, transpose_b=True, out=out, **{what: entries})
+    left = a[entries.long()] if what == "rows" else a
+    check(out if what == "rows" else out[entries.long()], left.float() @ b.float().T)
+
+
 def test_rows_that_are_no_multiple_of_16_bytes_are_gathered():
     """Elements in the gap between rows are not read, even if they are NaN."""
     whole = torch.full((500, 72), float("nan"), device="cuda", dtype=torch.bfloat16)
