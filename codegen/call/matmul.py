@@ -316,7 +316,8 @@ def grouped_matmul(
     if background is not None:
         key = (key, background)
     if gradient:
-        refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
+        differentiable = ", or use codegen.torch.grouped_mm, whose result has a gradient"
+        refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul", differentiable)
     try:
         prepared = _prepared.get(key)
     except (TypeError, ValueError):  # an option is unhashable; `first_launch` reports that

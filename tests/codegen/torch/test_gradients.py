@@ -56,7 +56,8 @@ def test_products_without_a_gradient_are_refused(torch: Any, make: Make):
     with pytest.raises(LaunchError, match="bias requires a gradient, but a product with this"):
         codegen.matmul(a, b, epilogue=biased, bias=make(6))
     offsets = torch.tensor([0, 5], dtype=torch.int32)
-    with pytest.raises(LaunchError, match="b requires a gradient, but grouped_matmul has none"):
+    message = r"b requires .* grouped_matmul has none; .* use codegen\.torch\.grouped_mm"
+    with pytest.raises(LaunchError, match=message):
         codegen.grouped_matmul(a, make(1, 7, 6), offsets)
     with pytest.raises(LaunchError, match=r"beta = 2\.0 multiplies c, but c is missing"):
         codegen.matmul(make(5, 7), b, beta=2)
@@ -84,6 +85,12 @@ def test_options_are_refused_on_the_cpu(make: Make, option: str):
     message = r"a lies on 'cpu'.*an epilogue or other options, pass numpy arrays: a\.detach"
     with pytest.raises(LaunchError, match=message):
         codegen.matmul(a, b, **{option: given[option]})
+
+
+def test_groups_on_the_cpu_are_refused_with_advice(torch: Any, make: Make):
+    offsets = torch.tensor([0, 5], dtype=torch.int32)
+    with pytest.raises(LaunchError, match=r"codegen\.torch\.grouped_mm for groups"):
+        codegen.grouped_matmul(make(5, 7).detach(), make(7, 6).detach()[None], offsets)
 
 
 def test_the_gradient_of_a_weight_has_the_weight_s_layout(torch: Any):
