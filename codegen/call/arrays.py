@@ -202,8 +202,8 @@ class _Torch(Library):
         if not array.is_cuda:
             raise LaunchError(
                 f"{what} lies on '{array.device}'; move it to the GPU with .cuda(); on the CPU, "
-                "call codegen.torch.matmul, or codegen.torch.grouped_mm for groups, or if the call has "
-                f"an epilogue or other options, pass numpy arrays: {as_numpy(array, what)}"
+                "call codegen.torch.matmul, or codegen.torch.grouped_mm for groups, or if the call "
+                f"has an epilogue or other options, pass numpy arrays: {as_numpy(array, what)}"
             )
         kind = type_name(str(array.dtype).removeprefix("torch."), what)
         _, pointer = self.layout_key(array, what)
