@@ -35,6 +35,7 @@ from codegen.torch.mode import use_kernels
 from codegen.torch.modules import GeGLU, Linear, ReGLU, SwiGLU, replace_linears
 from codegen.torch.scaled import scaled_mm
 
+import_module("codegen.torch.flops")  # makes PyTorch count operations of the operators
 import_module("codegen.torch.general")  # makes torch.compile trace calls of codegen.matmul
 
 __all__ = [
