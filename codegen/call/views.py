@@ -204,6 +204,9 @@ def _advice(name: str, what: str) -> str:
         exact = ", ".join(f"{d.name} up to 2^{d.digits}" for d in wide)
         return f"convert it to a type that holds its integers: {fits} if they fit, {exact}"
     floats = ", ".join(d.library for d in operands if d.is_float)
+    if name == "bool":
+        whole = " or ".join(d.library for d in operands if not d.is_float)
+        return f"convert it to {whole}, in which True is 1, or to {floats}"
     return f"convert it to {floats}"
 
 

@@ -45,6 +45,10 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"a": ones(M, K, kind=np.longdouble)},
         "convert it to bfloat16, float16, float32, float64, float8_e4m3fn, float8_e5m2$",
     ),
+    "a mask": (
+        lambda: {"a": ones(M, K, kind=np.bool_)},
+        "convert it to int8 or uint8, in which True is 1, or to bfloat16, float16, float32, ",
+    ),
     "complex": (lambda: {"a": ones(M, K, kind=np.complex64)}, "imaginary parts separately$"),
     "a number": (lambda: {"a": 3}, "a is an int, not a numpy array"),
     "byte order": (lambda: {"a": ones(M, K, kind=">f4")}, "swapped"),
