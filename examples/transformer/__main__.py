@@ -14,6 +14,7 @@ from typer import Option
 
 from examples.transformer.comparing import Settings, compare
 from examples.transformer.model import Config
+from examples.transformer.training import TURN
 
 SMALL = Config(dim=64, layers=2, heads=4, kv_heads=2, head_dim=16, hidden=160, vocab=256)
 """The sizes of the model that runs on a CPU."""
@@ -90,7 +91,10 @@ def main(
     table = Table("products of", "trains (tokens/s)", "decodes (tokens/s)", "same tokens")
     for name, result in results.items():
         same = result.text.eq(stock.text).float().mean().item()
-        table.add_row(name, f"{result.trains:,.0f}", f"{result.decodes:,.0f}", f"{same:.1%}")
+        trains = "not timed" if result.trains is None else f"{result.trains:,.0f}"
+        table.add_row(name, trains, f"{result.decodes:,.0f}", f"{same:.1%}")
+    if stock.trains is None:
+        table.caption = f"Training is timed after {TURN} steps: pass --steps {TURN + 1} or more."
     console = Console()
     console.print(curve, table)
 

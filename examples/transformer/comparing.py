@@ -74,8 +74,8 @@ class Comparison:
     decodes: float
 
     @property
-    def trains(self) -> float:
-        """Speed of training in tokens per second."""
+    def trains(self) -> float | None:
+        """Speed of training in tokens per second; None if it was not measured: see `Training`."""
         return self.training.speed
 
     def mean_loss(self, first: int, end: int) -> float:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from examples.transformer.corpus import Corpus
 
-__all__ = ["Training", "synchronize", "train"]
+__all__ = ["TURN", "Training", "synchronize", "train"]
 
 TURN = 10
 """Number of consecutive training steps of one model, before the next model is trained."""
@@ -35,9 +35,9 @@ class Training:
     speeds: list[float] = field(default_factory=list)
 
     @property
-    def speed(self) -> float:
-        """The median of `speeds`, in tokens per second; NaN if `speeds` is empty."""
-        return median(self.speeds) if self.speeds else float("nan")
+    def speed(self) -> float | None:
+        """The median of `speeds`, in tokens per second; None if there were at most `TURN` steps."""
+        return median(self.speeds) if self.speeds else None
 
 
 def synchronize(device: torch.device) -> None:

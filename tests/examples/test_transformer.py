@@ -97,4 +97,7 @@ def test_command_line():
     assert losses
     assert losses[1] == losses[2]
     assert done.output.count("100.0%") >= 2
+    assert done.output.count("not timed") == 3
+    assert "pass --steps 11 or more" in done.output
+    assert "nan" not in done.output
     assert CliRunner().invoke(app, ["--steps", "0"]).exit_code == 2
