@@ -223,7 +223,8 @@ def check_epilogue(gemm: Problem) -> None:
             f"ep.cast(value, to='{sums if sums.is_float else 'f32'}')"
         )
     if not dtype(kind).becomes(dtype(out)):
-        other = f", or store D as {kind}, by out_dtype='{kind}' or an array 'out' of that type"
+        other = f", or store D as {kind}: pass codegen.matmul an array 'out' of that type, "
+        other += f"or set Gemm(out_dtype='{kind}')"
         other = "" if kind in QUANTIZED else other
         raise VerifyError(
             f"Gemm: the epilogue {function.name} returns {kind}, which cannot be stored in D "

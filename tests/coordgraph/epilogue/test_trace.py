@@ -255,6 +255,10 @@ def test_types_that_do_not_go_together():
         "returns i32, which cannot be computed from sums in f32",
         lambda: Gemm("bf16", epilogue=whole),
     )
+    refused(
+        r"pass codegen.matmul an array 'out' of that type, or set Gemm\(out_dtype='f32'\)",
+        lambda: Gemm("i8", epilogue=ep.epilogue()(lambda acc: ep.cast(acc, to="f32"))),
+    )
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 4e9, 0.5, float("inf"), float("nan")])
