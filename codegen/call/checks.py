@@ -346,10 +346,11 @@ def check_call(
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
-    shape = " x ".join(map(to_text, tensor.shape))  # such as `groups x k x n`
-    what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
+    what = {1: "a vector", 2: "a matrix"}.get(axes) or " x ".join(map(to_text, tensor.shape))
     if tensor.name in LABELS:
-        return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")
+        spread = f"; pass np.broadcast_to(c, {_extents(tensor)}), or use an epilogue with bias='n'"
+        more = spread if tensor.name == "C" and len(view.shape) == 1 else ""
+        return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed{more}")
     return LaunchError(
         f"{name} has the shape {view.shape}, but {_extents(tensor)} is needed; pass an array of "
         "this shape"
@@ -407,8 +408,7 @@ def _other_kernel(tensor: Tensor, view: TensorView) -> str:
     kind, operand = dtype(view.dtype), tensor.role is Role.INPUT
     if tensor.role is Role.TABLE or not (kind.operand if operand else kind.is_float):
         return ""
-    option = "dtype" if operand else "out_dtype"
-    return f", or make the kernel with Gemm({option}='{view.dtype}')"
+    return f", or make the kernel with Gemm({'' if operand else 'out_'}dtype='{view.dtype}')"
 
 
 def _check_layout(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:

@@ -73,15 +73,15 @@ class Operand:
         check_name(self.name, "operand")
         named = self.name != UNNAMED  # the decorator gives the name later
         what = f"operand {self.name}" if named else "operand"
-        name = self.name if named else "bias"
+        name = self.name if named else ("column" if self.index else "bias")
+        example = f'{name}=index("n")' if self.index else f'{name}=operand("n", "f32")'
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
-                    f"{what}: {field} {given!r} is not text; give a str, as in "
-                    f'{name}=operand("n", "f32")'
+                    f"{what}: {field} {given!r} is not text; give a str, as in {example}"
                 )
         if self.index:
-            self._check_index(what, name)
+            self._check_index(what, example)
         if self.axes not in _subsets():
             raise VerifyError(
                 f"{what}: {self.axes!r} are not coordinates of an operand; give some "
@@ -101,17 +101,17 @@ class Operand:
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
 
-    def _check_index(self, what: str, name: str) -> None:
+    def _check_index(self, what: str, example: str) -> None:
         """Check that an index has exactly one axis, and none of the properties of an array.
 
         Args:
             what: the operand, for messages.
-            name: the operand's name in an example of its declaration.
+            example: a declaration of an index, for messages.
         """
         if self.axes not in (*COORDINATES,):
             raise VerifyError(
                 f"{what}: {self.axes!r} is not the axis of an index; give one of l (batch or "
-                f'group), m (row) and n (column), as in {name}=index("n")'
+                f"group), m (row) and n (column), as in {example}"
             )
         if self.dtype or self.optional or self.in_memory or self.summed:
             raise VerifyError(

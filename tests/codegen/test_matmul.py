@@ -276,6 +276,10 @@ def test_what_is_no_plan(value: Any):
         ({"out": np.zeros((4, 5), np.int32)}, "out holds i32; matrices hold bf16, f16, f32 or f64"),
         ({"out": 4}, "out is an int, not a numpy array; convert it with numpy.asarray"),
         ({"c": [[1]], "beta": 1.0}, "c is a list, not a numpy array"),
+        (
+            {"c": np.ones(5, np.float32), "beta": 1.0},
+            r"c has shape 5; .* np\.broadcast_to\(c, \(m, n\)\), or use an epilogue with bias='n'",
+        ),
         ({"stream": "x"}, "kernels for the CPU have no streams"),
     ],
 )

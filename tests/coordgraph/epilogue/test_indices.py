@@ -96,7 +96,7 @@ def test_the_pseudo_code_names_the_indices():
         (lambda: ep.index("mn"), "'mn' is not the axis of an index; give one of l"),
         (lambda: ep.index(""), "'' is not the axis of an index; give one of l"),
         (lambda: ep.index("k"), "'k' is not the axis of an index; give one of l"),
-        (lambda: ep.index(cast(Any, 0)), "coordinates 0 is not text"),
+        (lambda: ep.index(cast(Any, 0)), "coordinates 0 is not text; .* as in column=index"),
         (lambda: Operand("x", "n", "i32", index=True), "operand x: an index .* has no dtype"),
         (lambda: Operand("x", "n", optional=True, index=True), "neither optional nor in_memory"),
         (lambda: Operand("x", "n", summed=True, index=True), "neither optional nor in_memory"),
