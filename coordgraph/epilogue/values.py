@@ -150,7 +150,12 @@ def _refusing(symbol: str, remedy: str) -> Callable[..., Any]:
 
 
 _NEST = "nest ep.where, as in ep.where(a, ep.where(b, yes, no), no)"
-_WHOLE = "use ep.cast(a / b, to='i32'), which drops the fraction"
+_WHOLE = (
+    "for floats use ep.cast(a / b, to='i32'), which drops the fraction; for an i32 a from 0 to "
+    "2^23 and a positive whole number b, q = ep.cast(ep.cast(a, to='f32') / b, to='i32') and "
+    "r = a - q * b give the quotient ep.where(r < 0, q - 1, ep.where(r < b, q, q + 1)), and the "
+    "remainder is a - b * quotient"
+)
 _POWER = "multiply, or use ep.sqrt, ep.rsqrt or ep.exp(b * ep.log(a))"
 _CAST = "use ep.cast, and functions such as ep.exp for math.exp"
 

@@ -13,7 +13,15 @@ from coordgraph import Gemm, LaunchError
 from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array
 from passes import Pipeline
-from tests.support.indices import causal, gated, positions, positions_of, unstored
+from tests.support.indices import (
+    causal,
+    divided,
+    dividends,
+    gated,
+    positions,
+    positions_of,
+    unstored,
+)
 
 M, N, K = 20, 27, 12
 OFFSETS = np.array([0, 9, 9, 20], np.int32)
@@ -27,6 +35,17 @@ def column_major(*shape: int) -> Array:
     """A new array whose last two axes are exchanged in memory."""
     *outer, rows, columns = shape
     return np.zeros((*outer, columns, rows), np.float32).swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 48, 127, 65537])
+def test_i32_are_divided_as_the_error_about_the_operator_advises(divisor: int):
+    """Quotients are exact for dividends up to 2^23; `ep.div` itself takes only floats."""
+    numbers = dividends(divisor)
+    a, b = np.ones((1, 1), np.float32), np.ones((1, len(numbers)), np.float32)
+    operands = {"dividend": numbers, "quotient": numbers // divisor}
+    assert codegen.matmul(a, b, epilogue=divided(divisor), **operands).all()
+    operands["quotient"] = numbers // divisor + 1
+    assert not codegen.matmul(a, b, epilogue=divided(divisor), **operands).any()
 
 
 def test_calls_are_repeated():

@@ -13,7 +13,15 @@ from coordgraph import Gemm
 from coordgraph import epilogue as ep
 from passes import Pipeline
 from passes.lowering import LowerToHopper
-from tests.support.indices import causal, gated, positions, positions_of, unstored
+from tests.support.indices import (
+    causal,
+    divided,
+    dividends,
+    gated,
+    positions,
+    positions_of,
+    unstored,
+)
 from tests.support.lists import Sizes, ends_of, views
 
 torch = pytest.importorskip("torch")
@@ -50,6 +58,18 @@ def equal(found: Any, expected: Any) -> None:
 def compiled(schedule: str, tile: tuple[int, int, int], target: str, **problem: Any) -> Any:
     gemm = Gemm("bf16", out_dtype="f32", epilogue=positions, **problem)
     return codegen.compile(Pipeline.parse(schedule)(gemm.graph(tile)), target)
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 48, 127, 65537])
+def test_i32_are_divided_as_the_error_about_the_operator_advises(divisor: int):
+    """Quotients up to 2^23 are exact, though a product with 16-bit results divides inexactly."""
+    numbers = torch.from_numpy(dividends(divisor)).cuda()
+    a, b = (torch.ones(shape, device="cuda").bfloat16() for shape in ((8, 8), (8, len(numbers))))
+    quotient = torch.div(numbers, divisor, rounding_mode="floor").int()
+    operands = {"dividend": numbers, "quotient": quotient}
+    d = codegen.matmul(a, b, epilogue=divided(divisor), **operands)
+    assert d.dtype == torch.bfloat16
+    assert bool((d == 8).all())
 
 
 @pytest.mark.parametrize(("schedule", "tile"), SCHEDULES, ids=str)

@@ -9,7 +9,7 @@ import numpy as np
 from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array
 
-__all__ = ["causal", "gated", "positions", "positions_of", "unstored"]
+__all__ = ["causal", "divided", "dividends", "gated", "positions", "positions_of", "unstored"]
 
 INDICES = {"product": ep.index("l"), "row": ep.index("m"), "column": ep.index("n")}
 PRODUCT, ROW = 1 << 18, 1 << 9
@@ -47,6 +47,30 @@ def unstored(acc: Any, row: Any, column: Any) -> Any:
 def causal(acc: Any, row: Any, column: Any) -> Any:
     """The sums up to the diagonal; -inf to the right of it."""
     return ep.where(ep.compare(column, row, relation="<="), acc, float("-inf"))
+
+
+def divided(divisor: int) -> ep.EpilogueFunction:
+    """An epilogue that gives `acc` if the operand `quotient` is that of `dividend` by `divisor`.
+
+    Else it gives 0. The epilogue divides as the error about the operator // advises.
+    """
+
+    @ep.epilogue(dividend=ep.operand("n", "i32"), quotient=ep.operand("n", "i32"))
+    def function(acc: Any, dividend: Any, quotient: Any) -> Any:
+        q = ep.cast(ep.cast(dividend, to="f32") / divisor, to="i32")
+        r = dividend - q * divisor
+        q = ep.where(r < 0, q - 1, ep.where(r < divisor, q, q + 1))
+        return ep.where(ep.compare(q, quotient, relation="=="), acc, 0.0)
+
+    return function
+
+
+def dividends(divisor: int) -> Array:
+    """Multiples of `divisor` up to 2^23, the least and the largest, and their neighbours."""
+    most = (1 << 23) // divisor
+    factors = np.concatenate([np.arange(1000), most - np.arange(1000)])
+    near = (factors[:, None] * divisor + np.array([-1, 0, 1])).ravel()
+    return np.unique(np.clip(near, 0, 1 << 23)).astype(np.int32)
 
 
 def positions_of(rows: int, columns: int, product: int = 0) -> Array:

@@ -168,8 +168,8 @@ def test_coordinates_that_are_no_text(given: Any):
     [
         (lambda acc: acc**2, r"\*\* does not work .* multiply"),
         (lambda acc: 2**acc, r"\*\* does not work"),
-        (lambda acc: acc // 2, "// does not work .* ep.cast"),
-        (lambda acc: acc % 2, "% does not work .* ep.cast"),
+        (lambda acc: acc // 2, r"// does not work .* for an i32 a .* ep.where\(r < 0, q - 1"),
+        (lambda acc: acc % 2, r"% does not work .* for floats use ep.cast\(a / b"),
         (lambda acc: (acc > 0) & (acc < 1), "& does not work .* nest ep.where"),
         (lambda acc: (acc > 0) | (acc < 1), r"\| does not work .* nest ep.where"),
         (lambda acc: ~(acc > 0), "~ does not work .* swap the values of ep.where"),
