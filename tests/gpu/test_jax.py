@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import codegen
+from coordgraph import LaunchError
 from coordgraph import epilogue as ep
 
 jax = pytest.importorskip("jax")
@@ -96,6 +97,27 @@ def test_epilogues_and_batches():
     check(jax.jit(jax.vmap(matmul))(a, b), exact)
     layer = jax.jit(lambda a, b, bias: matmul(a, b, epilogue=bias_relu, bias=bias))
     check(layer(a[0], b[0], bias), jax.nn.relu(exact[0] + bias.astype("float32")))
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=str)
+def test_vmap_pairs_examples_of_factors_with_unequal_numbers_of_axes(axes: Any):
+    from codegen.jax import matmul
+
+    shapes = ((2, 1, 64, 72), (6, 72, 40)), ((64, 72), (2, 72, 40))
+    for place, (of_a, of_b) in enumerate(shapes):
+        a = normal(place, *(() if axes[0] is None else (2,)), *of_a)
+        b = normal(5 + place, *(() if axes[1] is None else (2,)), *of_b)
+        wide = (x.astype("float32") for x in (a, b))
+        exact = jax.vmap(lambda a, b: jax.numpy.matmul(a, b, precision="highest"), axes)(*wide)
+        check(jax.jit(jax.vmap(matmul, axes))(a, b), exact)
+
+
+def test_wrong_operands_are_refused_while_the_program_is_traced():
+    from codegen.jax import matmul
+
+    a, b, bias = normal(0, 64, 64), normal(1, 64, 64), normal(2, 63)
+    with pytest.raises(LaunchError, match="bias has the shape"):
+        jax.jit(lambda a, b: matmul(a, b, epilogue=bias_relu, bias=bias))(a, b)
 
 
 @ep.epilogue(pre=ep.output(), wide=ep.output(dtype="f32"))
