@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch import plain
+import codegen.torch.plain as plain
 from codegen.torch.derivatives import Derivatives
 from codegen.torch.recording import recorder
 from codegen.torch.repeats import repeating

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch import plain
+import codegen.torch.plain as plain
 
 __all__ = ["Recent", "layouts_key", "sort_arguments"]
 

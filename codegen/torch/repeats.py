@@ -30,10 +30,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+import codegen.torch.plain as plain
 from codegen.call.arrays import library
 from codegen.call.prepared_calls import repeated_functions
 from codegen.call.seen_launches import SeenLaunch, SeenLaunches, saw, seen_of, thread
-from codegen.torch import plain
 from codegen.torch.layouts import Recent, layouts_key, sort_arguments
 from coordgraph import CodegenError
 from passes.lowering.architectures import ALIGNED_BYTES
