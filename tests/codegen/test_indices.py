@@ -42,7 +42,7 @@ def test_i32_are_divided_as_the_error_about_the_operator_advises(divisor: int):
     """Quotients are exact for dividends up to 2^23; `ep.div` itself takes only floats."""
     numbers = dividends(divisor)
     a, b = np.ones((1, 1), np.float32), np.ones((1, len(numbers)), np.float32)
-    operands = {"dividend": numbers, "quotient": numbers // divisor}
+    operands: Any = {"dividend": numbers, "quotient": numbers // divisor}
     assert codegen.matmul(a, b, epilogue=divided(divisor), **operands).all()
     operands["quotient"] = numbers // divisor + 1
     assert not codegen.matmul(a, b, epilogue=divided(divisor), **operands).any()

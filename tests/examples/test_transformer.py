@@ -40,7 +40,7 @@ def test_losses_agree(name: str, bound: float):
     assert sum(advanced) == 40
     assert (ours - stock).abs().max() <= bound
     assert ours[-3:].mean() < ours[:3].mean() - 0.2
-    assert results[OURS].trains > 0
+    assert (results[OURS].trains or 0) > 0
     assert results[OURS].decodes > 0
     if name == "float32":
         assert torch.equal(results[OURS].text, results[STOCK].text)
