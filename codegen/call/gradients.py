@@ -108,7 +108,7 @@ def matmul_on_cpu(
     if torch is None or any(value is not None and value is not False for value in without.values()):
         return None
     arrays = (a, b) if c is None else (a, b, c)
-    if not all(isinstance(x, torch.Tensor) and x.is_cpu and not x.is_cuda for x in arrays):
+    if not all(isinstance(x, torch.Tensor) and x.is_cpu for x in arrays):
         return None
     scalars = number(alpha, "alpha"), beta
     return _by_operators(a, b, c, *scalars, transpose_a, transpose_b, invariant)
