@@ -1,8 +1,8 @@
-"""Calls of `matmul` with PyTorch tensors that require a gradient, or that are on the CPU.
+"""Calls of `matmul` with PyTorch tensors that require a gradient.
 
 PyTorch does not record launches of kernels for the backward pass, but records the operators of
-`codegen.torch`, so these operators compute the calls. They also compute calls with tensors on the
-CPU. The operators have fewer options than `matmul`: a call with another option is refused.
+`codegen.torch`, so these operators compute the calls. The operators have fewer options than
+`matmul`: a call with another option is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from codegen.call.checks import number
 from coordgraph import LaunchError
 
-__all__ = ["differentiable_matmul", "matmul_on_cpu", "recorded", "refuse_gradients"]
+__all__ = ["differentiable_matmul", "recorded", "refuse_gradients"]
 
 
 def recorded() -> bool:
@@ -73,51 +73,9 @@ def differentiable_matmul(
             refuse_gradients(
                 {"a": a, "b": b, "c": c}, f"matmul({option}=…)", f", or leave {option} out"
             )
-    scalars = number(alpha, "alpha"), beta
-    return _by_operators(a, b, c, *scalars, transpose_a, transpose_b, invariant)
-
-
-def matmul_on_cpu(
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: Any,
-    beta: float,
-    *,
-    transpose_a: bool,
-    transpose_b: bool,
-    invariant: bool,
-    **without: Any,
-) -> Any:
-    """`alpha·A·B + beta·C` of PyTorch tensors on the CPU, by the operators of `codegen.torch`.
-
-    Args:
-        a, b, c, alpha, beta, transpose_a, transpose_b, invariant: the arguments of `matmul` with
-            these names.
-        without: by name, the other options of `matmul`, which the operators do not have.
-
-    Returns:
-        A tensor; or None if an array is no PyTorch tensor on the CPU, or an option in `without` is
-        set.
-
-    Raises:
-        LaunchError: `matmul` refuses an argument.
-        CodegenError: kernels of the CPU do not multiply this type.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or any(value is not None and value is not False for value in without.values()):
-        return None
-    arrays = (a, b) if c is None else (a, b, c)
-    if not all(isinstance(x, torch.Tensor) and x.is_cpu for x in arrays):
-        return None
-    scalars = number(alpha, "alpha"), beta
-    return _by_operators(a, b, c, *scalars, transpose_a, transpose_b, invariant)
-
-
-def _by_operators(*arguments: Any) -> Any:
-    """Call `codegen.torch.general.matmul_by_operators`.
-
-    The module is imported when it is needed: it cannot be imported without PyTorch, and an import
-    at the top of this file would be a cycle, since `codegen.torch` calls `matmul`.
-    """
-    return import_module("codegen.torch.general").matmul_by_operators(*arguments)
+    # Imported when it is needed: `codegen.torch` cannot be imported without PyTorch, and an import
+    # at the top of this file would be a cycle, since `codegen.torch` calls `matmul`.
+    general = import_module("codegen.torch.general")
+    return general.matmul_by_operators(
+        a, b, c, number(alpha, "alpha"), beta, transpose_a, transpose_b, invariant
+    )

@@ -15,12 +15,7 @@ from codegen.call import build
 from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
-from codegen.call.gradients import (
-    differentiable_matmul,
-    matmul_on_cpu,
-    recorded,
-    refuse_gradients,
-)
+from codegen.call.gradients import differentiable_matmul, recorded, refuse_gradients
 from codegen.call.launch import first_launch, launch_again
 from codegen.call.prepared_calls import forget_prepared
 from codegen.call.prepared_calls import prepared_calls as _prepared
@@ -60,14 +55,14 @@ def matmul(
     that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
 
     If a PyTorch tensor requires a gradient, the operators of `codegen.torch` compute the result,
-    and it has a gradient too. They also multiply PyTorch tensors on the CPU. Those operators have
+    and it has a gradient too. Those operators have
     no arguments `out`, `stream`, `tune`, `plan`, `background` and `epilogue`, so such a call with
     one of these arguments is refused. Under `torch.no_grad()` no gradient is recorded, and all
-    arguments may be passed if the tensors are on a GPU.
+    arguments may be passed.
 
     Args:
-        a, b: A (m x k) and B (k x n): GPU arrays; for the CPU numpy arrays, or PyTorch tensors on
-            the CPU if there is no epilogue. Row-major and column-major views are read in place,
+        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU; codegen.torch.matmul
+            takes PyTorch tensors on the CPU. Row-major and column-major views are read in place,
             without a copy, also if their rows (columns) have gaps between them; the elements of a
             row (column) must be adjacent. Extents may be 0. For a batch of products A is l x m x k,
             B is l x k x n, D and C are l x m x n, with any stride between matrices. Either A or B
@@ -201,9 +196,6 @@ def _first(
         a, b, c, out, alpha, beta: the arguments of `matmul` with these names.
         options: the keyword arguments of `matmul`, by name.
     """
-    d = matmul_on_cpu(a, b, c, alpha, beta, out=out, **options)
-    if d is not None:
-        return d
     axes = len(a.shape), len(b.shape)
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
         transposes = {name: options[name] for name in ("transpose_a", "transpose_b")}
