@@ -40,7 +40,8 @@ def _written(
         LaunchError: `out` is no dense tensor, or does not have the shape, type and device of the
             result; or a tensor requires a gradient. Nothing was written.
     """
-    check_dense("out", out)
+    if type(out) is not Tensor or out.layout is not torch.strided:
+        check_dense("out", out)
     # `function` refuses arguments that are no tensors.
     given = [x for x in (out, *tensors) if isinstance(x, Tensor)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
