@@ -41,7 +41,7 @@ class Options:
 
 
 def element_type(array_type: Any) -> str | None:
-    """The name of an element type of JAX, as `bf16`; None if XLA passes kernels no such arrays."""
+    """The name of a JAX element type, such as `bf16`; None if XLA cannot pass it to kernels."""
     return _NAMES.get(np.dtype(array_type))
 
 

@@ -88,7 +88,7 @@ def direct(
             arguments = tuple(cast(x, to, device) for x in arguments)
             compute = of_cast
         if differentiable and torch.is_grad_enabled():
-            # Where the dispatch key of autograd is excluded, the operator records no gradient.
+            # If a caller has excluded the dispatch key of autograd, no gradient is recorded.
             return record(*arguments, compute) if plain.records() else op(*arguments)
         return compute(*arguments)
 

@@ -37,7 +37,7 @@ def _of_groups(a: Shape, b: Shape, *rest: Any, **options: Any) -> int:
 
 
 def _of_last_product(first: Any, a: Shape, b: Shape, *rest: Any, **options: Any) -> int:
-    """A·B of an operator with one tensor before A."""
+    """Operations of A·B, for an operator whose first argument is another tensor than A."""
     return _of_product(a, b)
 
 

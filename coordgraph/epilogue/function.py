@@ -262,11 +262,10 @@ class EpilogueFunction:
                 gets the kind of the arguments, the options, and the kind of the result.
             number: a function that makes a value from a constant and a kind.
         """
-        first = self._of_outputs
-        for early in (True, False):
-            for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
-                if (place in first) is not early:
-                    continue
+
+        def advance(places: list[int]) -> None:
+            for place in places:
+                step, result = self.steps[place], kinds.steps[place]
                 operation = known(step.operation)
                 given = [known_as[a] for a in step.arguments if isinstance(a, str)]
                 kind = next((k for k in given if k != "bool"), given[0] if given else "f32")
@@ -278,11 +277,12 @@ class EpilogueFunction:
                 options = {**operation.options, **dict(step.constants)}
                 name = f"%{place}"
                 made[name], known_as[name] = run(step, kind, arguments, options, result), result
-            yield (
-                {o.name: made[str(o.value)] for o in self.outputs}
-                if early
-                else made[str(self.result)]
-            )
+
+        first, places = self._of_outputs, range(len(self.steps))
+        advance([place for place in places if place in first])
+        yield {o.name: made[str(o.value)] for o in self.outputs}
+        advance([place for place in places if place not in first])
+        yield made[str(self.result)]
 
     @cached_property
     def _of_outputs(self) -> frozenset[int]:

@@ -268,7 +268,7 @@ def test_c_that_overlaps_d_is_refused(torch: Any, launches: Launches):
 
 @pytest.mark.parametrize("name", ["out", "groups, out"])
 def test_out_with_gaps_after_out_without(torch: Any, launches: Launches, name: str):
-    """The kernel gets the strides of each `out`: gaps between its rows are not written."""
+    """Every call passes the strides of its own `out`, so gaps between rows are not written."""
     repeated(torch, name, out=random(torch, M, 2 * N)[:, :N])
     before, after = (made[0] for made in launches.made[-2:])
     assert (after.function, after._integers) != (before.function, before._integers)

@@ -366,7 +366,7 @@ def test_calls_with_other_stream(torch: Any, launches: Launches, monkeypatch: py
 
 
 def test_the_kernel_is_kept(torch: Any, monkeypatch: pytest.MonkeyPatch):
-    """An entry of `repeated_functions` keeps its kernel, whose code would be unloaded without."""
+    """Each entry of `repeated_functions` holds its kernel, so that its code stays loaded."""
     from gc import collect
     from weakref import ref
 

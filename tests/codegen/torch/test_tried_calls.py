@@ -76,7 +76,7 @@ def test_calls_that_are_never_repeated_make_few_keys(
 
 
 def test_calls_that_are_repeatable_late(torch: Any, monkeypatch: pytest.MonkeyPatch):
-    """A kernel may be built in the background during many calls; then calls are soon repeated."""
+    """Once a kernel that was built in the background is ready, calls are soon only launched."""
     import codegen.torch as cgt
     from codegen.torch import repeats
 
