@@ -28,6 +28,7 @@ from passes.lowering.sm_90a.stores import (
     MOST_ELEMENTS,
     MOST_SLOTS,
     STORED_BYTES,
+    STORED_CHUNK,
     STORED_ROW,
     widths,
 )
@@ -234,7 +235,7 @@ class Shape:
             columns: number of columns of D that a warpgroup stores.
         """
         narrow, wide = widths(columns.astype(int))
-        needed = np.minimum(self._stages(t, narrow), self._enough)
+        needed = np.minimum(self._stages(t, narrow), self._enough) - (narrow == STORED_CHUNK)
         fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (self._stages(t, wide) >= needed)
         return np.where(fits, wide, narrow)
 

@@ -274,12 +274,12 @@ class LowerToHopper(Pass):
 
         A way to store D is a width of boxes and a number of output slots (staging buffers of D).
         The chosen way leaves the most stages for the ring, where stages beyond `ENOUGH_STAGES` do
-        not count. Among ways that leave equally many stages, the one with the fewest boxes, then
-        with the most slots, is chosen.
+        not count, and boxes of one chunk count as a stage less (on an H200, tiles of 320x112 took
+        1 us longer with 35 of them than with five boxes and a stage less). Among ways that leave
+        equally many stages, the one with the fewest boxes, then with the most slots, is chosen.
         """
-        by_matrices = _stored_type(graph.gemm).bits == MATRIX_BITS
         gemm = graph.gemm
-        if not self._by_boxes(graph) or not by_matrices:
+        if not self._by_boxes(graph) or _stored_type(gemm).bits != MATRIX_BITS:
             return ()
         if not all(BoxedStore.fits_sums(division, gemm) for division in divisions):
             return ()
@@ -289,8 +289,9 @@ class LowerToHopper(Pass):
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:
             stages = self._stages_beside(graph, divisions, stores)
             enough = min(stages, self.stages or ENOUGH_STAGES[self.consumers])
+            narrow = all(store.box == STORED_CHUNK for store in stores)
             boxes = sum(store.number for store in stores)
-            return enough, -boxes, sum(store.slots for store in stores)
+            return enough - narrow, -boxes, sum(store.slots for store in stores)
 
         every = BoxedStore.all(divisions, matrix(gemm, "D"), self._located(graph), gemm.sums)
         # If all boxes are larger than TMA allows, D is stored from registers.

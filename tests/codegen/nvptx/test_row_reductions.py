@@ -363,3 +363,32 @@ def test_a_call_passes_an_element_for_each_row_and_column_tile(fake_driver: Fake
     few = replace(matrix(256, 4, 4 << 30), dtype="f32")
     with pytest.raises(LaunchError, match=r"squares has the shape \(256, 4\)"):
         kernel(a, b, out=out, squares=few)
+
+
+@ep.epilogue(added=ep.output("m", reduce="sum"), total=ep.output("m", reduce="logsumexp"))
+def twice(acc: Any) -> Any:
+    return acc, acc, acc
+
+
+@ep.epilogue(total=ep.output("m", reduce="logsumexp"))
+def normalizer(acc: Any) -> Any:
+    return acc, acc
+
+
+@pytest.mark.parametrize(
+    ("function", "tile", "options"),
+    [
+        (twice, (128, 128, 64), {}),
+        (twice, (256, 144, 64), {"consumers": "pingpong", "cluster_m": 2}),
+        (normalizer, (128, 176, 64), {"consumers": "pingpong"}),
+        (normalizer, (256, 192, 64), {"consumers": "pingpong", "cluster_m": 2}),
+    ],
+)
+def test_reductions_of_large_tiles_assemble_without_spills(
+    function: ep.EpilogueFunction, tile: Any, options: dict[str, Any]
+):
+    """ptxas keeps few columns' elements, without padding, in registers at the same time."""
+    _, report = (
+        compiled(function, Case("sm_90a", PERSISTENT, tile, options, {})).program().assembled()
+    )
+    assert_clean(report)

@@ -22,6 +22,9 @@ __all__ = ["RowReductionWalker"]
 
 BYTES = 4
 """The size of the result of a row reduction in memory, in bytes: GPUs reduce rows in f32."""
+MERGES = 8
+"""Number of merges into running reductions after which a schedule barrier follows. Without one,
+ptxas computes whether columns are inside D for many elements first, and spills the results."""
 
 
 class RowReductionWalker(EpilogueWalker):
@@ -30,6 +33,9 @@ class RowReductionWalker(EpilogueWalker):
     A running reduction has one or two values, which are consecutive registers of its fragment. The
     result of a row is in the first of these registers.
     """
+
+    _merges = 0
+    """Number of times that elements were merged into a running reduction so far."""
 
     @property
     def _algebra(self) -> Algebra:
@@ -81,6 +87,9 @@ class RowReductionWalker(EpilogueWalker):
             # `pinned` makes LLVM compute the new state here, before D replaces the sums of these
             # elements. Otherwise LLVM copies all sums, and ptxas serializes wgmma.
             self._store_slots(slots, (self.ptx.pinned(value, SINGLE) for value in merged))
+            self._merges += 1
+            if self._merges % MERGES == 0:
+                self.ptx.schedule_barrier()
 
     def _store_slots(self, slots: list[ir.AllocaInstr], values: Iterable[ir.Value]) -> None:
         """Emit a store of each value to its stack slot, which becomes a register."""
