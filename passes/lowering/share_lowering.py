@@ -5,8 +5,8 @@ of a different peer, so a workgroup waits for all flags at the same time, its ow
 share consists of the elements that all threads of the workgroup load in one access each, at most 16
 bytes per thread. Threads add up shares in registers, reading the workspace directly: the partial
 sums are in the L2 cache, so the time depends on how many loads are in flight. The loop over peers
-is therefore unrolled in batches of 16, 8, 4, 2 and 1 peers, and the loads of a batch do not wait
-for each other.
+is therefore unrolled in batches of 32 and 16 peers, and the loads of a batch do not wait for each
+other. The last batch may have fewer peers: then some of its loads are not executed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ FIRST, BATCH = "partial.first", "partial.batch"
 of one peer (workgroup with partial sums of the tile); the loop's index is the number of the first
 of these peers. BATCH: the coordinate of a loop of one iteration around the unrolled loop over the
 peers of a batch, and the prefix of the ids of other coordinates of batches."""
-BATCHES = (16, 8, 4, 2, 1)
-"""Sizes of batches: the number of peers (workgroups with partial sums of the tile) whose
-partial sums a thread loads together. The partial sums of 16 peers take 64 registers of a thread."""
+BATCHES = (32, 16)
+"""Sizes of batches, from large to small: the largest number of peers (workgroups with partial sums
+of the tile) whose partial sums a thread loads together. The partial sums of 32 peers take 128
+registers of a thread, which are free: the thread has sent its own partial sums."""
 
 
 @dataclass(frozen=True)
@@ -148,21 +149,24 @@ class ScatterLowering:
         return replace(_rewritten(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
 
     def _in_batches(self, peers: For) -> Body:
-        """Add the partial sums of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1.
+        """Add the partial sums of all peers in order, in unrolled batches of 32 and 16 peers.
 
-        The peers are all workgroups with partial sums of the tile, in the order of k.
+        The peers are all workgroups with partial sums of the tile, in the order of k. Batches of 32
+        are executed while more than 16 peers are left.
         """
 
         def add(op: Operation) -> Operation:
             return self.add if isinstance(op, AddPartial) else op
 
-        count, body = (peers.stop - peers.start).expand(), _rewritten_body(peers, add)
+        body = _rewritten_body(peers, add)
         batches: list[Operation] = []
         start = peers.start
-        for width in BATCHES:
-            stop = peers.stop - floor_mod(count, Integer(width)) if width > 1 else peers.stop
+        for width, smaller in zip(BATCHES, (*BATCHES[1:], 0), strict=True):
+            count = (peers.stop - start + width - smaller - 1).expand()
+            stop = (start + count - floor_mod(count, Integer(width))).expand()
             first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"
-            piece = _at_peer(index_symbol(first) + index_symbol(peer), body)
+            number = index_symbol(first) + index_symbol(peer)
+            piece = If(Lt(number, peers.stop), (_at_peer(number, body),))
             # Code generation computes addresses once per iteration of the outer unrolled loop. That
             # loop has one iteration, so addresses are computed once for all peers of a batch.
             each = unrolled(self.c, (BATCH, peer), piece)

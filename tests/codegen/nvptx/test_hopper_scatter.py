@@ -27,7 +27,7 @@ from coordgraph.control.lowered import (
     TakeFlag,
     ZeroFragment,
 )
-from coordgraph.control.operations import For, Operation, SetCoordinate
+from coordgraph.control.operations import For, If, Operation, SetCoordinate
 from coordgraph.control.resolve import Node
 from passes import HybridStreamK, Pipeline, SplitK, StreamK, TwoTileStreamK
 from passes.kit.reduce_scatter import END, PEER, SHARE
@@ -122,7 +122,7 @@ def test_flags_count_readers(configuration: Configuration):
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
 ):
-    """Partial sums are read where the sender stored them; their sum goes to the right element of D.
+    """Partial sums are read where the sender stored them, and their sum goes to the right element.
     """
     this = lowered(configuration)
     (send,) = this.nodes(StoreFragment, destination="partials")
@@ -181,8 +181,8 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
 def test_batches_take_every_peer_once_and_in_order(count: int):
     """Partial sums are received in batches that contain every sending workgroup once, in order.
 
-    Batches have the sizes in `BATCHES`; several batches may have the largest size, but at most one
-    has each other size.
+    Batches have the sizes in `BATCHES`, large ones first, as long as more peers are left than a
+    small batch has. A condition leaves out the peers that a batch lacks.
     """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)
@@ -190,23 +190,44 @@ def test_batches_take_every_peer_once_and_in_order(count: int):
         n for n in finish.body if isinstance(n.op, For) and n.op.dim.startswith("partial.batch")
     ]
     assert len(batches) == len(BATCHES)
-    low, found = 5, list[int]()
+    low, found, sizes = 5, list[int](), list[int]()
     for node, width in zip(batches, BATCHES, strict=True):
         assert node.loop is not None
         known = {"low": np.array(low), "peers": np.array(count)}
         start, stop = (int(this.values(x, known)) for x in (node.loop.start, node.loop.stop))
+        (there,) = {n for n in node.walk() if isinstance(n.op, If)}
         (setting,) = {
             n for n in node.walk() if isinstance(n.op, SetCoordinate) and n.op.dim == PEER
         }
         assert setting.value is not None
-        turns = range(start, stop, int(node.loop.step))
-        assert len(turns) < 2 or width == BATCHES[0]
-        for first in turns:
+        assert there.condition is not None
+        for first in range(start, stop, int(node.loop.step)):
             at = {node.loop.symbol.name: np.array(first)}
+            before = len(found)
             for peer in range(width):
                 at[f"partial.batch.{width}.peer"] = np.array(peer)
-                found.append(int(this.values(setting.value, known | at)))
+                if bool(this.values(there.condition, known | at)):
+                    found.append(int(this.values(setting.value, known | at)))
+            sizes.append(len(found) - before)
     assert found == list(range(low, low + count))
+    assert len(sizes) == (count + 15) // 32 + (0 < count % 32 <= 16)
+
+
+@pytest.mark.parametrize("configuration", KERNELS[:1], ids=str)
+def test_loads_of_a_batch_do_not_wait_for_each_other(configuration: Configuration):
+    """The 32 or 16 loads of a batch follow each other without a branch or fence between them.
+
+    A load of a peer that the batch lacks is not executed.
+    """
+    text = configuration.program.ptx
+    load = re.compile(r"@p ld\.global\.v2\.b64 \{[^}]*\}, \[[^]]*\];")
+    between = re.compile(r"\bbra\b|fence\.|membar|^\$L", re.MULTILINE)
+    runs, last = [0], None
+    for found in load.finditer(text):
+        apart = last is None or between.search(text, last, found.start())
+        runs = [*runs, 1] if apart else [*runs[:-1], runs[-1] + 1]
+        last = found.end()
+    assert runs[1:] == list(BATCHES)
 
 
 # The following tests run kernels on a simulated GPU, with warps in many random orders.
@@ -282,8 +303,7 @@ def few_readers(op: Operation) -> Operation:
 
 
 def no_barrier_after(kind: type[Operation]) -> Rewrite:
-    """A rewrite that plants a fault: it removes the first barrier that follows a `kind` operation.
-    """
+    """A rewrite that plants a fault: it removes the first barrier after a `kind` operation."""
 
     def change(op: Operation) -> Operation:
         for name in op.BODIES:

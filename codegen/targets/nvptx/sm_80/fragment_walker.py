@@ -12,6 +12,7 @@ from codegen.targets.nvptx.sm_80.instructions import F32, I32, I64, Instructions
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.asynchronous import MultiplyShared
+from coordgraph.control.operations import SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.elements import DTYPES, DType, dtype
@@ -32,9 +33,12 @@ before it uses them."""
 NARROWEST_LOAD = 4
 """A load of fewer than NARROWEST_LOAD bytes is counted as NARROWEST_LOAD bytes in flight, since the
 load's address and guard take registers too."""
-WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
-"""A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
+WIDEST_LOAD, WIDE_DISCOUNT = 16, 16
+"""A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 1 byte in flight: wide
 loads of consecutive addresses share the registers of one address."""
+
+PREDICATED = (ops.AccumulateFragment, SetCoordinate)
+"""Operations that may be executed under a condition without a branch."""
 
 
 class FragmentWalker(Walker):
@@ -50,6 +54,8 @@ class FragmentWalker(Walker):
         super().__init__(graph)
         self.bytes_in_flight = bytes_in_flight
         self.loaded = 0.0
+        self.predicate: Any = True
+        """The condition of operations that are emitted without a branch: a bool or an LLVM i1."""
         products = (graph.control.of_kind(k) for k in (ops.MultiplyFragments, MultiplyShared))
         self.accumulators = {op.accumulator for each in products for op in each}
         self.offsets: dict[str, int] = {}
@@ -62,6 +68,31 @@ class FragmentWalker(Walker):
         """Emits PTX instructions."""
         self.sums: Arithmetic
         """Emits arithmetic in the accumulator's type."""
+
+    def _if(self, node: Node) -> None:
+        """Emit a conditional operation, by predicated loads if it only adds loaded values.
+
+        Other conditional operations need a branch. ptxas moves the predicated loads of several
+        operations ahead of all additions; after a branch, a load would wait for earlier loads.
+        """
+        inner = (n.op for n in node.walk() if n is not node)
+        if node.orelse or not all(isinstance(op, PREDICATED) for op in inner):
+            super()._if(node)
+            return
+        assert node.condition is not None
+        outer = self.predicate
+        self.predicate = self._both(outer, self.condition(node.condition, node))
+        with self._branch():
+            self.run(node.body)
+        self.predicate = outer
+
+    def _both(self, one: Any, other: Any) -> Any:
+        """The conjunction of two conditions, each of which is a bool or an LLVM i1."""
+        if isinstance(one, bool):
+            return other if one else False
+        if isinstance(other, bool):
+            return one if other else False
+        return self.builder.and_(one, other)
 
     # The following methods find element types and addresses.
 
@@ -226,7 +257,8 @@ class FragmentWalker(Walker):
         return vector
 
     def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
-        address, guard = self._address(node, op.source)
+        address, inside = self._address(node, op.source)
+        guard = self._both(self.predicate, inside)
         if guard is False:
             return
         slots = self._slots(node, op.fragment, op.registers, op.width)

@@ -27,6 +27,8 @@ SPIN_LIMIT = 1 << 26
 _BITS = {8: (I16, "h"), 16: (I16, "h"), 32: (I32, "r"), 64: (I64, "l")}
 """The LLVM type and the constraint letter of a register, by the number of bits of its value.
 PTX has no 8-bit registers."""
+_VECTOR = 128
+"""The number of bits of the largest access of one instruction."""
 
 
 def pointer(space: int) -> ir.PointerType:
@@ -212,7 +214,9 @@ class Instructions:
         self.call("llvm.nvvm.cp.async.wait.group", VOID, [ir.Constant(I32, pending)])
 
     def load_or_zero(self, source: ir.Value, bits: int, guard: ir.Value) -> ir.Value:
-        """Emit a predicated load of 8, 16, 32 or 64 bits; the value is 0 if `guard` is false."""
+        """Emit a predicated load of 8 to 128 bits; the value is 0 if `guard` is false."""
+        if bits == _VECTOR:
+            return self._vector_or_zero(source, guard)
         kind, letter = _BITS[bits]
         text = (
             f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b{kind.width} $0, 0; "
@@ -221,6 +225,20 @@ class Instructions:
         flag = self.builder.zext(guard, I32)
         found = self.asm(text, f"=&{letter},l,r", [source, flag], kind, pure=False)
         return self.builder.trunc(found, ir.IntType(bits)) if bits < kind.width else found
+
+    def _vector_or_zero(self, source: ir.Value, guard: ir.Value) -> ir.Value:
+        """Emit a predicated load of 128 bits; the value is 0 if `guard` is false."""
+        text = (
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; mov.b64 $0, 0; mov.b64 $1, 0; "
+            "@p ld.global.v2.b64 {$0, $1}, [$2]; }"
+        )
+        flag, pair = self.builder.zext(guard, I32), ir.LiteralStructType([I64, I64])
+        found = self.asm(text, "=&l,=&l,l,r", [source, flag], pair, pure=False)
+        whole = ir.IntType(_VECTOR)
+        low, high = (
+            self.builder.zext(self.builder.extract_value(found, i), whole) for i in range(2)
+        )
+        return self.builder.or_(low, self.builder.shl(high, ir.Constant(whole, _VECTOR // 2)))
 
     def store_if(self, value: ir.Value, target: ir.Value, bits: int, guard: ir.Value) -> None:
         """Emit a predicated store of 8 to 64 bits, executed only if `guard` is true."""
