@@ -167,7 +167,7 @@ def fail(plan: Plan, request: PlanRequest, error: CoordGraphError) -> None:
 
 
 def forget() -> None:
-    """Drop every cached kernel of this process."""
+    """Drop the cached kernels and errors of this process, and kernels kept alive after an error."""
     with _lock:
         _kernels.clear()
         _refused.clear()
@@ -243,10 +243,10 @@ def _lowering_of(
         else:
             return final if plan.options else None
     if plan.asks_for:
-        why = f": {'; '.join(refusals)}" if refusals else ""
+        why = f"cannot have here: {'; '.join(refusals)}" if refusals else "do not have"
         raise CodegenError(
-            f"the plan '{plan.kernel}' cannot be used, because there are no {plan.asks_for} on "
-            f"{target}{why}; leave {plan.asks_for} out of the plan"
+            f"the plan '{plan.kernel}' needs {plan.asks_for}, which kernels for {target} {why}; "
+            f"{'or ' * (';' in why)}leave {plan.asks_for} out of the plan"
         )
     return None
 

@@ -114,7 +114,7 @@ def test_plans_are_chosen_for_it():
     assert isinstance(made, CudaKernel)
     assert made.instructions == "mma.sync.narrow"
     with pytest.raises(
-        CodegenError, match=r"no clusters on sm_8y; leave clusters out of the plan$"
+        CodegenError, match=r"kernels for sm_8y do not have; leave clusters out of the plan$"
     ):
         compile_plan(Plan.parse("64x64x64@c2x1 stream-k"), gemm, "sm_8y")
 
