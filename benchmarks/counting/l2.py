@@ -110,7 +110,7 @@ def requests(
     if found.tiles != counts:
         raise VerifyError(
             f"'{pipeline}' has tiles of several shapes, which the simulation does not support; use "
-            "a schedule with one tile"
+            "a schedule whose tiles have one shape"
         )
     rows, columns, depths = (
         np.minimum(extent, whole - extent * np.arange(count))

@@ -203,7 +203,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--plans", nargs="+", type=parse_plan, default=[*map(Plan.parse, PLANS)], metavar="PLAN"
     )
-    made.add_argument("--runs", type=int, default=RUNS, help="processes of each row; default 3")
+    made.add_argument(
+        "--runs", type=int, default=RUNS, help="processes that measure a row; default 3"
+    )
     made.add_argument(
         "--sizes", type=int, default=SIZES, help="sizes for which a plan is chosen; default 100"
     )

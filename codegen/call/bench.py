@@ -183,7 +183,8 @@ class Bench:
     def sample_under_load(self, plan: Plan, sample_seconds: float = SUSTAINED_SECONDS) -> float:
         """Mean seconds of one launch at the clock rate that the GPU has under load.
 
-        Launches follow each other for so long that the GPU reaches this clock rate.
+        Launches follow each other for so long that the GPU reaches this clock rate. Plans whose
+        launch takes less than HOST_SECONDS are measured by `sample` instead.
 
         Args:
             plan: a plan for which `start` was called.

@@ -31,7 +31,8 @@ __all__ = ["ByRule", "Tuned", "explain", "explain_problem"]
 
 CPU = "cpu"
 COMPILE_FOR_CPU = "; use target='cpu'"
-"""The end of a refusal of an element type: advice for `compile`, which `explain` leaves out."""
+"""The last words of a message that refuses an element type: advice for `codegen.compile`.
+`explain` removes them, since it has no argument `target`."""
 
 
 @dataclass(frozen=True)

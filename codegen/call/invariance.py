@@ -1,4 +1,4 @@
-"""Which calls can be batch invariant: whether n, k and the layout alone decide the instructions."""
+"""Refuse `invariant=True` for calls whose order of additions may depend on m or on addresses."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ class TensorView:
     def outer_strides(self) -> tuple[int, ...]:
         """For each batch axis (all but the last two): elements from one matrix to the next one.
 
-        The matrices of an axis of extent 1 count as lying one after another.
+        The stride of an axis of extent 1 is never used. The result for such an axis is the distance
+        to a second matrix that would follow the first one without a gap.
         """
         found = list[int]()
         after = self.shape[-2] * self.leading_dimension if len(self.shape) > 1 else 0

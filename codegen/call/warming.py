@@ -157,7 +157,7 @@ class Example:
         return Job(request, plan, self.views, self.scalars)
 
     def variant(self, request: PlanRequest) -> Hashable:
-        """A key of the alignment of the example's arrays, which selects variants of kernels' code.
+        """A key made of the alignments by which a kernel selects the variant of its code.
 
         Every kernel runs the same variant for examples with equal keys. Examples with different
         keys may run the same variant, too.

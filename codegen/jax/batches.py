@@ -1,9 +1,9 @@
 """Divides a product with several batch axes into launches, none of which copies an operand.
 
-A launch takes a batch with one axis, whose matrices are at equal distances. XLA gives arrays
-without gaps, so adjacent batch axes count as one axis if A has, or repeats, its matrices along both
-of them, and B too. The longest of the resulting axes is the batch of a launch; there is one launch
-for each index of the others.
+A launch takes a batch with one axis, whose matrices are at equal distances. XLA's arrays have no
+gaps, so two adjacent batch axes are joined to one axis if A is stored along both or repeated along
+both, and the same holds for B. The longest of the resulting axes is the batch of each launch. There
+is one launch for each combination of indices of the other axes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def launches(*arrays: TensorView) -> Iterator[tuple[TensorView, ...]]:
     """For each launch of a product, the views of A, B and D.
 
     Args:
-        arrays: A (…, m, k), B (…, k, n) and D (…, m, n), row-major without gaps. The batch axes of
-            A and B are broadcast to those of D, from the last to the first.
+        arrays: A (…, m, k), B (…, k, n) and D (…, m, n), row-major without gaps. A and B may hold
+            the transpose of each matrix. Their batch axes are broadcast to those of D by NumPy's
+            rules.
     """
     batch = arrays[-1].shape[:-2]
     steps = zip(*(_steps(array, len(batch)) for array in arrays), strict=True)
@@ -52,12 +53,13 @@ def _steps(array: TensorView, count: int) -> Iterator[int]:
     """Elements from one matrix of an array to the next, along each of `count` batch axes of D."""
     yield from (0,) * (count + 2 - len(array.shape))
     for extent, stride in zip(array.shape[:-2], array.strides, strict=False):
-        # An array without elements has strides of 0, too; its addresses do not matter.
+        # In arrays without elements, axes that are not repeated may have the stride 0 as well. Any
+        # other stride will do for them, because no element is read.
         yield max(stride, 1) if extent != 1 else 0
 
 
 def _joined(axes: Iterable[Axis]) -> list[Axis]:
-    """Batch axes without those of extent 1, and with neighbours that make one axis joined."""
+    """Join adjacent batch axes where possible, and leave out axes of extent 1."""
     found = list[Axis]()
     for extent, steps in axes:
         if extent == 1:

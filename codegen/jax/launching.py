@@ -56,7 +56,7 @@ def _on_gpu(call: Call) -> None:
         return TensorView(buffer.pointer, buffer.shape, strides, buffer.dtype, where)
 
     def launch(a: TensorView, b: TensorView, *, out: TensorView | None, **options: Any) -> None:
-        # Products with an epilogue have at most one batch axis, which A, B and D share.
+        # A product with an epilogue has at most one batch axis, so one launch computes it.
         if out is None or "epilogue" in options:
             matmul(a, b, out=out, stream=stream, **options)
             return
@@ -67,7 +67,7 @@ def _on_gpu(call: Call) -> None:
 
 
 def _multiply(call: Call, array: Callable[[Buffer], Any], multiply: Callable[..., Any]) -> None:
-    """Multiply the buffers of a call: A, B, operands, and arrays for its outputs.
+    """Read A, B and operands from the input buffers of a call, and write to its result buffers.
 
     Args:
         call: the call, with the attributes `transpose_a`, `transpose_b`, `invariant`, `parts`,
@@ -76,7 +76,7 @@ def _multiply(call: Call, array: Callable[[Buffer], Any], multiply: Callable[...
             D first if it is stored), both separated by commas, and `numbers` (the values of number
             operands, as a JSON object).
         array: a function from a buffer to an array that `multiply` accepts.
-        multiply: `codegen.matmul`, or a function with the arguments that this function passes.
+        multiply: `codegen.matmul`, or a function that is called with the same arguments.
     """
     given: Any = call.attributes
     a, b, *operands = map(array, call.inputs)

@@ -10,7 +10,7 @@ from torch import Tensor
 from coordgraph import LaunchError
 
 OPTIONAL = "?"
-"""What ends the name of an argument that may be None."""
+"""The last character of the name of an argument that may be None; see `check_dense`."""
 
 __all__ = ["check_broadcast", "check_dense", "check_k", "number"]
 

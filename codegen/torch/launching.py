@@ -69,7 +69,8 @@ def multiply_and_add(
 ) -> torch.Tensor:
     """`alpha·A·B + beta·C` of matrices, as a new tensor; C may need broadcasting to m x n.
 
-    The result holds `dtype`, or the type of the factors if `dtype` is None. C holds either type.
+    The element type of the result is `dtype`, or that of the factors if `dtype` is None. C has one
+    of these two types.
 
     C with one row is an operand of the epilogue, and is not expanded in memory. If `beta` is 0, C
     is not read, so its NaNs are not in the result. If `alpha` is 0, A and B are not read, as in

@@ -316,10 +316,10 @@ def _tried(
 
 
 def uninitialized(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
-    """A new tensor for an output of a kernel, which is on the device of `like`.
+    """A new tensor for an output of a kernel; its elements have no defined values.
 
     Args:
-        like: a tensor.
+        like: a tensor on the device of the new tensor.
         shape: the extents of the new tensor.
         dtype: the type of the new tensor; None for that of `like`.
     """

@@ -26,14 +26,20 @@ app = typer.Typer()
 @app.command()
 def main(
     device: Annotated[str, Option(help="`cuda` or `cpu`; by default a GPU if there is one.")] = "",
-    steps: Annotated[int | None, Option(min=1, help="Optimizer steps; GPU: 200, CPU: 30.")] = None,
-    batch: Annotated[int | None, Option(min=1, help="Texts of a step; GPU: 8, CPU: 4.")] = None,
-    length: Annotated[
-        int | None, Option(min=1, help="Tokens of a text; GPU: 1024, CPU: 64.")
+    steps: Annotated[
+        int | None, Option(min=1, help="Optimizer steps; by default 200 (CPU: 30).")
     ] = None,
-    rate: Annotated[float | None, Option(help="Learning rate; GPU: 5e-4, CPU: 3e-3.")] = None,
+    batch: Annotated[
+        int | None, Option(min=1, help="Texts of a step; by default 8 (CPU: 4).")
+    ] = None,
+    length: Annotated[
+        int | None, Option(min=1, help="Tokens of a text; by default 1024 (CPU: 64).")
+    ] = None,
+    rate: Annotated[
+        float | None, Option(help="Learning rate; by default 5e-4 (CPU: 3e-3).")
+    ] = None,
     decode: Annotated[
-        int | None, Option(min=2, help="Tokens to decode; GPU: 256, CPU: 32.")
+        int | None, Option(min=2, help="Tokens to decode; by default 256 (CPU: 32).")
     ] = None,
     dim: Annotated[int | None, Option(min=1, help="Extent of a token's vector.")] = None,
     layers: Annotated[int | None, Option(min=1, help="Layers (Qwen3-0.6B: 28).")] = None,

@@ -40,8 +40,8 @@ LEFT_A_WIDTHS = {
 """Extents of a CTA's part of a tile that are tried with A as the left operand of wgmma: for each
 number of rows, the numbers of columns. Odd multiples of 8 above 120 are left out: those up to 184
 were measured to be up to 17 % slower than the next multiple of 16 (H200, 2026-11-24). With 320
-rows, two warpgroups divide the columns; halves of an odd multiple of 8 columns are left out, too,
-since 320x112 was measured to be 26 % slower than predicted (H200, 2026-11-27)."""
+rows, each of two warpgroups has half of the columns. Widths whose half is an odd multiple of 8 are
+left out there, since 320x112 was measured to be 26 % slower than predicted (H200, 2026-11-27)."""
 LEFT_B_HEIGHTS = {
     128: (*range(72, 256, 8), 48),
     192: (*range(72, 120, 8), *range(112, 193, 16)),

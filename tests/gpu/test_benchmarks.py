@@ -103,7 +103,7 @@ def test_orders_are_measured(
 
     The L2 cache is empty before each launch, so all of A and B is read from DRAM at least once. The
     bytes read from the L2 cache may be fewer than all workgroups ask for, because requests of
-    neighbouring processors for the same line may be merged.
+    neighbouring SMs for the same line may be merged.
     """
     rows = rows_of(
         traffic, tmp_path, monkeypatch, "--shapes", "2048x2048x1024", "--rounds", "2",

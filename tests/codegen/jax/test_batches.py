@@ -22,7 +22,7 @@ M, N, K = 3, 5, 4
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The batch axes of A and B, some of which are repeated or left out."""
+    """Batch axes of A and B that can be broadcast, with axes of extent 1 and missing axes."""
     batch = draw(st.lists(st.sampled_from([0, 1, 2, 3]), max_size=4))
     one, other = (
         tuple(1 if draw(st.booleans()) else extent for extent in batch)[draw(st.integers(0, 4)) :]
@@ -44,7 +44,7 @@ def memory_of(whole: Any, part: TensorView) -> Any:
 
 @given(batches(), st.sampled_from([(M, N, K), (0, N, K), (M, N, 0), (1, 1, 1)]))
 def test_launches_multiply_all_matrices_of_a_broadcast_batch(shapes: Any, extents: Any):
-    """Each launch has one batch axis at most, and all launches compute `numpy.matmul`."""
+    """Each launch has at most one batch axis; together, the launches compute `numpy.matmul`."""
     m, n, k = extents
     random = np.random.default_rng(0)
     a = random.integers(-8, 8, (*shapes[0], m, k)).astype("f4")
@@ -62,7 +62,8 @@ def test_launches_multiply_all_matrices_of_a_broadcast_batch(shapes: Any, extent
     ("a", "b", "count"),
     [((2, 3), (2, 3), 1), ((2, 3), (), 1), ((2, 1), (1, 6), 2), ((2, 2, 1), (1, 1, 6), 4)],
 )
-def test_axes_that_make_one_are_one_launch(a: Any, b: Any, count: int):
+def test_axes_that_can_be_joined_need_one_launch(a: Any, b: Any, count: int):
+    """Only axes along which A or B changes from stored to repeated need further launches."""
     views = (
         TensorView(0x1000, shape, row_major(shape), "bf16")
         for shape in ((*a, M, K), (*b, K, N), (*np.broadcast_shapes(a, b), M, N))
@@ -74,7 +75,7 @@ def test_axes_that_make_one_are_one_launch(a: Any, b: Any, count: int):
 def test_a_call_on_a_gpu_launches_kernels_for_all_batch_axes(
     monkeypatch: pytest.MonkeyPatch, a: tuple[int, ...], b: tuple[int, ...]
 ):
-    """`codegen.matmul` takes the views; XLA's buffers are views that it cannot reshape or copy."""
+    """`codegen.matmul` accepts the views of each launch, which it can neither reshape nor copy."""
     fake = install(monkeypatch)
     device = driver.Device(0, "NVIDIA H200", ARCHITECTURE, PROCESSORS, CONTEXT)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)

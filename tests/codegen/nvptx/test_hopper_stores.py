@@ -223,7 +223,7 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         ((256, 120, 64), 120, 2, 2),
         # One box of 264 columns would exceed the limit of TMA too.
         ((64, 264, 64), 8, 33, 3),
-        # A stage less makes room for boxes of 56 columns instead of 8.
+        # One stage fewer in the ring makes room for boxes of 56 columns instead of 8.
         ((640, 112, 64), 56, 5, 4),
         # A single box of 272 columns would exceed the 256 elements that TMA allows along an axis.
         ((64, 272, 64), 16, 17, 4),

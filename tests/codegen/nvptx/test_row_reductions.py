@@ -387,7 +387,7 @@ def normalizer(acc: Any) -> Any:
 def test_reductions_of_large_tiles_assemble_without_spills(
     function: ep.EpilogueFunction, tile: Any, options: dict[str, Any]
 ):
-    """ptxas keeps few columns' elements, without padding, in registers at the same time."""
+    """ptxas computes the guards of a few columns at a time, so it spills none of them."""
     _, report = (
         compiled(function, Case("sm_90a", PERSISTENT, tile, options, {})).program().assembled()
     )

@@ -36,7 +36,7 @@ def keys_made(calls: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
 def test_calls_with_out_launch_the_product_at_once(
     torch: Any, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ):
-    """The result is copied to `out`, whose shape and type are checked in each call."""
+    """Repeated calls launch the known kernel and copy its result to `out`, which they check."""
     import codegen.torch as cgt
 
     a, b, out = random(torch, M, K), random(torch, K, N), random(torch, M, N)
@@ -76,7 +76,7 @@ def test_calls_that_are_never_repeated_make_few_keys(
 
 
 def test_calls_that_are_repeatable_late(torch: Any, monkeypatch: pytest.MonkeyPatch):
-    """Once a kernel that was built in the background is ready, calls are soon only launched."""
+    """Once a kernel that was built in the background is ready, later calls soon only launch it."""
     import codegen.torch as cgt
     from codegen.torch import repeats
 

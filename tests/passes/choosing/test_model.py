@@ -57,7 +57,7 @@ def test_pieces_of_a_tile_merge_no_requests():
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
-    narrow = 320, 112, 64, 1, 1, 1, 1  # boxes of D that are not narrow cost a stage
+    narrow = 320, 112, 64, 1, 1, 1, 1  # its wide boxes of D leave one stage fewer
     known = (*tilings(), narrow)
     problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
     for *tile, m, n, k, turns in known:

@@ -53,8 +53,8 @@ class Function:
         status, self.module = driver.cuModuleLoadData(code + b"\0")
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CodegenError(
-                f"the driver cannot assemble the kernel for {where.name}: {describe(status)}; a "
-                "newer NVIDIA driver may be needed"
+                f"the driver cannot load the kernel's code on {where.name}: {describe(status)}; "
+                "install a newer NVIDIA driver, if there is one"
             )
         self.device, self.threads, self.shared_bytes = where, threads, shared_bytes
         self.cluster, self.together, self.overlaps = cluster, together, overlaps

@@ -199,8 +199,9 @@ class FragmentWalker(Walker):
         address, guard = self._address(node, op.destination)
         if guard is not True or self._element(op.destination) != self.sums.kind:
             raise CodegenError(
-                f"ReduceFragment adds to '{op.destination}', but GPUs add {self.sums.kind} only to "
-                "memory without padding; lower the graph with LowerToTensorCores or LowerToHopper"
+                f"ReduceFragment adds to '{op.destination}', but kernels for GPUs can add only to "
+                f"{self.sums.kind} elements, none of which is padding; lower the graph with "
+                "LowerToTensorCores or LowerToHopper"
             )
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
         self.ptx.reduce(address, values, self.sums.kind, vector=op.form == "vector")

@@ -23,8 +23,9 @@ __all__ = ["RowReductionWalker"]
 BYTES = 4
 """The size of the result of a row reduction in memory, in bytes: GPUs reduce rows in f32."""
 MERGES = 8
-"""Number of merges into running reductions after which a schedule barrier follows. Without one,
-ptxas computes whether columns are inside D for many elements first, and spills the results."""
+"""A schedule barrier follows every MERGES merges of elements into running reductions. Without these
+barriers, ptxas first computes for many elements whether their columns are inside D, and spills the
+results of these comparisons."""
 
 
 class RowReductionWalker(EpilogueWalker):
@@ -35,7 +36,7 @@ class RowReductionWalker(EpilogueWalker):
     """
 
     _merges = 0
-    """Number of times that elements were merged into a running reduction so far."""
+    """Number of merges into running reductions that were emitted so far."""
 
     @property
     def _algebra(self) -> Algebra:
