@@ -14,6 +14,7 @@ from typing import Any
 from codegen.call.arrays import library
 from codegen.call.views import shape_text
 from coordgraph import LaunchError
+from coordgraph.validation import a_type
 
 __all__ = ["MATRICES", "MATRIX", "Broadcast"]
 
@@ -93,7 +94,7 @@ class Broadcast:
         left, right = self._operand(a, self.a), self._operand(b, self.b)
         stacked = max(len(left.shape), len(right.shape)) == MATRICES
         matrices = (prod(self.batch), *self.matrix) if stacked else self.matrix
-        add = None if c is None else c.reshape(matrices)
+        add = None if c is None else _reshaped(c, matrices)
         to = None if out is None else library(out).reshaped_view(out, matrices)
         d = multiply(left, right, add, to, *scalars)
         return out if out is not None else d.reshape(self.shape)
@@ -105,10 +106,24 @@ class Broadcast:
         """
         batch, matrix = shape[:-2], shape[-2:]
         if prod(batch) == 1 and prod(self.batch) != 0:
-            return array.reshape(matrix)
+            return _reshaped(array, matrix)
         if prod(batch) != prod(self.batch):
-            array = library(array).broadcast(array.reshape(shape), (*self.batch, *matrix))
-        return array.reshape((prod(self.batch), *matrix))
+            array = library(array).broadcast(_reshaped(array, shape), (*self.batch, *matrix))
+        return _reshaped(array, (prod(self.batch), *matrix))
+
+
+def _reshaped(array: Any, shape: Shape) -> Any:
+    """The array in another shape.
+
+    Raises:
+        LaunchError: arrays of this type have no method `reshape`.
+    """
+    if not hasattr(array, "reshape"):
+        raise LaunchError(
+            f"{a_type(array)} has no method reshape, and kernels take a matrix or a batch with one "
+            f"batch axis; pass one of these instead of {shape_text(tuple(array.shape))}"
+        )
+    return array.reshape(shape)
 
 
 def _broadcast(one: Shape, other: Shape, a: Shape, b: Shape) -> Shape:

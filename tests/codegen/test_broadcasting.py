@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
 import codegen
+from codegen.call.views import TensorView
+from codegen.targets.nvptx import driver
 from coordgraph import LaunchError
+from tests.codegen.nvptx.fake_driver import ARCHITECTURE, CONTEXT, PROCESSORS, install
 
 SHAPES = mutually_broadcastable_shapes(
     signature="(m?,k),(k,n?)->(m?,n?)", max_dims=4, min_side=0, max_side=5
@@ -73,3 +76,14 @@ def test_refusals(a: tuple[int, ...], b: tuple[int, ...], options: dict[str, Any
     with pytest.raises(LaunchError) as found:
         codegen.matmul(made(a, 1), made(b, 2), **arrays)
     assert message in str(found.value)
+
+
+def test_arrays_that_cannot_be_reshaped_are_refused_with_advice(monkeypatch: pytest.MonkeyPatch):
+    """A view of memory has no method `reshape`, which several batch axes need."""
+    fake = install(monkeypatch)
+    device = driver.Device(0, "NVIDIA H200", ARCHITECTURE, PROCESSORS, CONTEXT)
+    monkeypatch.setattr(driver, "device", lambda ordinal: device)
+    a = TensorView(0x100000, (2, 3, 64, 64), (3 * 64 * 64, 64 * 64, 64, 1), "bf16", 0)
+    with pytest.raises(LaunchError, match="no method reshape"):
+        codegen.matmul(a, a, out=a)
+    assert not fake.launches
