@@ -184,5 +184,5 @@ def test_what_may_be_padding_is_not_added():
         return replace(op, destination="D") if isinstance(op, ReduceFragment) else op
 
     graph = changed(PLAIN[0].program.lowered, into_d)
-    with pytest.raises(CodegenError, match="GPUs add f32 only to memory without padding"):
+    with pytest.raises(CodegenError, match="kernels for GPUs can add only to f32 elements"):
         CudaWalker(graph).build()
