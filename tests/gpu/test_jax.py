@@ -99,6 +99,18 @@ def test_epilogues_and_batches():
     check(layer(a[0], b[0], bias), jax.nn.relu(exact[0] + bias.astype("float32")))
 
 
+def wide(a: Any, b: Any) -> Any:
+    """The product in f32."""
+    a, b = a.astype("float32"), b.astype("float32")
+    return jax.numpy.matmul(a, b, precision="highest")
+
+
+def gradients(product: Any, axes: Any, a: Any, b: Any) -> Any:
+    """The gradients of the sum of all elements of `product`, mapped along `axes`."""
+    mapped = jax.vmap(product, axes)
+    return jax.grad(lambda a, b: mapped(a, b).astype("float32").sum(), (0, 1))(a, b)
+
+
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=str)
 def test_vmap_pairs_examples_of_factors_with_unequal_numbers_of_axes(axes: Any):
     from codegen.jax import matmul
@@ -107,9 +119,10 @@ def test_vmap_pairs_examples_of_factors_with_unequal_numbers_of_axes(axes: Any):
     for place, (of_a, of_b) in enumerate(shapes):
         a = normal(place, *(() if axes[0] is None else (2,)), *of_a)
         b = normal(5 + place, *(() if axes[1] is None else (2,)), *of_b)
-        wide = (x.astype("float32") for x in (a, b))
-        exact = jax.vmap(lambda a, b: jax.numpy.matmul(a, b, precision="highest"), axes)(*wide)
+        exact = jax.vmap(wide, axes)(a, b)
         check(jax.jit(jax.vmap(matmul, axes))(a, b), exact)
+        for one, other in zip(*(gradients(x, axes, a, b) for x in (matmul, wide)), strict=True):
+            check(one, other)
 
 
 def test_wrong_operands_are_refused_while_the_program_is_traced():
