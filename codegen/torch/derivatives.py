@@ -32,9 +32,19 @@ KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradMeta")
 _library = torch.library.Library("coordgraph", "FRAGMENT")
 _forward_mode = torch.autograd.forward_ad
 _inside_transforms = torch._functorch.utils.enable_single_level_autograd_function
-SingleLevel: Any = torch.autograd.function._SingleLevelFunction
-"""The base class of `torch.autograd.Function` whose `apply` does not handle the transforms of
-`torch.func`, because the dispatcher does."""
+_base: Any = torch.autograd.function._SingleLevelFunction
+
+
+class SingleLevel(_base):
+    """A `torch.autograd.Function` whose `apply` does not handle the transforms of `torch.func`.
+
+    PyTorch's dispatcher handles them.
+    """
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int]:
+        """The key by which compiled autograd finds the compiled backward pass of this class."""
+        return (ctx._autograd_function_id,)
 
 
 @dataclass(frozen=True)

@@ -133,3 +133,18 @@ def test_the_gradient_of_grouped_weights_has_the_weights_layout(
         torch.testing.assert_close(weights.grad, right)
         (found,) = torch.autograd.grad(cgt.grouped_mm(x, b, offs=offs).sum(), weights)
         assert found.is_contiguous()
+
+
+def test_compiled_autograd_compiles_the_backward_pass(torch: Any, make: Make):
+    """Also that of calls in eager mode; calls with another alpha have another gradient."""
+    import codegen.torch as cgt
+
+    x, weight = make(5, 8), make(6, 8)
+    compiler = torch.compile(backend="eager", fullgraph=True)
+    for alpha in (2.0, 3.0):
+        y = cgt.linear(cgt.addmm(x[0, :6], x, weight.t(), alpha=alpha), weight.t())
+        right = torch.autograd.grad(y.sum(), (x, weight), retain_graph=True)
+        x.grad = weight.grad = None
+        with torch._dynamo.compiled_autograd._enable(compiler):
+            y.sum().backward()
+        torch.testing.assert_close((x.grad, weight.grad), right)
