@@ -37,6 +37,7 @@ from codegen.torch.scaled import scaled_mm
 
 import_module("codegen.torch.flops")  # makes PyTorch count operations of the operators
 import_module("codegen.torch.general")  # makes torch.compile trace calls of codegen.matmul
+import_module("codegen.torch.sharding")  # lets DTensor divide products among devices
 
 __all__ = [
     "GeGLU",

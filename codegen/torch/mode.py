@@ -35,7 +35,7 @@ TRACED = (_fake.FakeTensor, _functional.FunctionalTensor)
 def _is_ordinary(kind: Any) -> bool:
     """Whether a class of tensors leaves operators to PyTorch's dispatcher, or is in `TRACED`.
 
-    A class that overrides operators, such as DTensor, knows those of PyTorch, but not those of this
+    A class that overrides operators, such as DTensor, knows those of PyTorch, but not all of this
     package.
     """
     if kind is Tensor or kind is torch.nn.Parameter or kind in TRACED:
