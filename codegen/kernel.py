@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.resolve import Node, resolve
@@ -55,6 +55,16 @@ def index_expressions(nodes: tuple[Node, ...]) -> list[IndexExpression]:
     return list(found)
 
 
+def _remade(kind: Callable[..., Kernel], args: tuple[Any, ...], options: dict[str, Any]) -> Kernel:
+    """A kernel that was pickled, compiled again, or loaded from the cache on disk.
+
+    Args:
+        kind: the class of the kernel.
+        args, options: the arguments that the kernel was made from.
+    """
+    return kind(*args, **options)
+
+
 class Kernel(ABC):
     """A compiled GEMM kernel: call it with A, B and, optionally, C and the output D.
 
@@ -85,7 +95,20 @@ class Kernel(ABC):
     Raises:
         LaunchError: shapes, element types, memory or parameters do not fit the kernel; nothing was
             launched.
+
+    A copy of a kernel, by `copy.copy` or `copy.deepcopy`, is the kernel itself. A pickle holds the
+    graph and the options of `codegen.compile`, no code. Reading it compiles the kernel for the same
+    target, or loads the code from the cache on disk.
     """
+
+    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
+    """The arguments that the kernel was made from, by which a pickle makes it again."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """A kernel that remembers the arguments that it is made from."""
+        made = super().__new__(cls)
+        made._made_from = args, options
+        return made
 
     def __init__(self, graph: KernelGraph, target: str) -> None:
         self.graph = graph
@@ -251,6 +274,17 @@ class Kernel(ABC):
         """
         compiled = {"lowered": self.lowered, "target": self.target, "code": self.located_code}
         return self.graph.report(path, machine, **{**compiled, **options})
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """The kernel itself, since calls do not change what it computes."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """A pickle holds the graph and the options. Reading it compiles the kernel again."""
+        return _remade, (type(self), *self._made_from)
 
     def __repr__(self) -> str:
         gemm, how = self.graph.gemm, ", ".join(self.graph.log) or "unscheduled"

@@ -7,6 +7,7 @@ other kernels need not test whether ranges are wanted.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar, cast
@@ -64,6 +65,17 @@ def ranged(kind: type[KernelT]) -> type[KernelT]:
         with annotate(self.title, domain=DOMAIN):
             return kind.__call__(cast(KernelT, self), *args, **options)
 
-    members = {"__call__": call, "repeated": Kernel.repeated, "__doc__": kind.__doc__}
+    def reduce(self: Kernel) -> Any:
+        # A pickle cannot name the subclass, but it can name `kind`.
+        make, (_, *made_from) = Kernel.__reduce__(self)
+        return _with_ranges, (make, kind, *made_from)
+
+    members: dict[str, Any] = {"__call__": call, "__reduce__": reduce, "__doc__": kind.__doc__}
+    members["repeated"] = Kernel.repeated
     made = type(kind.__name__, (kind,), members)
     return cast("type[KernelT]", made)
+
+
+def _with_ranges(make: Callable[..., Kernel], kind: type[Kernel], *made_from: Any) -> Kernel:
+    """What `make` makes of the subclass of `kind` whose calls are NVTX ranges."""
+    return make(ranged(kind), *made_from)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,3 +91,10 @@ def test_other_values_are_refused(monkeypatch):
     monkeypatch.setenv("COORDGRAPH_NVTX", "on")
     with pytest.raises(CodegenError, match="COORDGRAPH_NVTX"):
         codegen.compile(graph(), "cpu")
+
+
+def test_a_pickled_kernel_has_ranges_again(ranges: list[tuple[str, str]]):
+    graph = StreamK(workgroups=4)(Gemm("f32").graph(tile=(16, 16, 16)))
+    kernel = pickle.loads(pickle.dumps(codegen.compile(graph, "interpreter", nvtx=True)))
+    kernel(np.ones((4, 4), "f4"), np.ones((4, 4), "f4"))
+    assert [at for at, _ in ranges] == ["begin", "end"]
