@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -110,8 +111,8 @@ def matmul(
         check_type("preferred_element_type", kind)
         Gemm(element_type(a.dtype) or "", element_type(kind))  # refuses types that D cannot have
     options = Options(
-        transpose_a and a.ndim > 1,
-        transpose_b and b.ndim > 1,
+        flag(transpose_a, "transpose_a", LaunchError) and a.ndim > 1,
+        flag(transpose_b, "transpose_b", LaunchError) and b.ndim > 1,
         flag(invariant, "invariant", LaunchError),
         parts,
     )
@@ -140,13 +141,18 @@ def _default_type(factors: Any) -> Any:
     return numpy_dtype(dtype(element_type(factors) or "").result)
 
 
+def _rows(x: Any) -> Any:
+    """The rows of all matrices of a batch as one matrix, also if they have no elements."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _product(a: Any, b: Any, options: Options, kind: Any) -> Any:
     """The product of two arrays of two or more axes, of element type `kind`."""
     shape = shape_of_product(a, b, options)
     # If all matrices of a batch A are multiplied by one B, join the batch to one tall matrix.
     if b.ndim == 2 and a.ndim > 2 and not options.transpose_a:
-        return _product(a.reshape(-1, a.shape[-1]), b, options, kind).reshape(shape)
+        return _product(_rows(a), b, options, kind).reshape(shape)
     # `expand_dims` puts the mapped axis of jax.vmap in front of all other axes of each array, and
     # the call broadcasts batch axes from the last to the first. The mapped axes of A and B are
     # therefore paired only if A and B have equal numbers of axes.
@@ -171,7 +177,7 @@ def _backward(options: Options, kind: Any, factors: tuple[Any, Any], grad: Any) 
     )
     # One B for all matrices of A: join the batch A, and the batch grad, to one tall matrix each.
     if b.ndim == 2 and a.ndim > 2 and not transpose_a:
-        a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        a, grad = _rows(a), _rows(grad)
     of_b = (
         _product(grad, a, Options(True, transpose_a), b.dtype)
         if transpose_b

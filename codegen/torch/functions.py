@@ -18,7 +18,7 @@ from codegen.torch.activations import check_activation
 from codegen.torch.arguments import check_broadcast, check_dense, check_k, number
 from codegen.torch.direct import as_multiplied
 from codegen.torch.grouped import grouped_product
-from codegen.torch.linear_product import as_linear, linear_product
+from codegen.torch.linear_product import as_linear, linear_product, rows_of
 from codegen.torch.ops import OF_ADDMM, OF_MATMUL, add_product, product
 from codegen.torch.recording import recorder
 from codegen.torch.repeats import repeating
@@ -186,8 +186,7 @@ def linear(
             )
         if bias is not None and bias.shape in ((), (1,)):
             bias = bias.expand(weight.shape[0])
-        rows = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
-        d = activated_product(rows, weight.t(), bias, activation, invariant)
+        d = activated_product(rows_of(input), weight.t(), bias, activation, invariant)
         return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
     if weight.dim() == 1 or not input.dim():
         d = matmul(input, weight if weight.dim() == 1 else weight.t(), invariant=invariant)

@@ -19,12 +19,12 @@ from codegen.torch.ops import add_product, product
 from codegen.torch.recording import recorder
 from codegen.torch.repeats import repeating
 
-__all__ = ["as_linear", "linear_product"]
+__all__ = ["as_linear", "linear_product", "rows_of"]
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> Tensor:
     """`input·weightᵀ + bias` (…, n) by operators and views, each of which PyTorch can record."""
-    rows, b = _rows(input), weight.t()
+    rows, b = rows_of(input), weight.t()
     if bias is None:
         d = product(rows, b, invariant)
     else:
@@ -38,8 +38,8 @@ def _unrecorded(input: Tensor, weight: Tensor, bias: Tensor | None, invariant: b
     return torch.ops.aten._unsafe_view(found, found.shape) if found._is_view() else found
 
 
-def _rows(x: Tensor) -> Tensor:
-    """The rows of a tensor of one or more axes as a matrix.
+def rows_of(x: Tensor) -> Tensor:
+    """The rows of a tensor of one or more axes as a matrix, also if they have no elements.
 
     Vectorized Jacobians map gradients by a vmap that knows `reshape`, but not `flatten`.
     """
@@ -51,14 +51,14 @@ def _rows(x: Tensor) -> Tensor:
 @repeating
 def _of_input(grad: Tensor, weight: Tensor, invariant: bool) -> Tensor:
     """The gradient of `input` (…, k): `grad·weight`, for a `grad` (…, n) of the result."""
-    found = product(_rows(grad), weight, invariant)
+    found = product(rows_of(grad), weight, invariant)
     return found if grad.dim() == 2 else found.reshape(*grad.shape[:-1], weight.shape[1])
 
 
 @repeating
 def _of_weight(grad: Tensor, input: Tensor, by_rows: bool) -> Tensor:
     """The gradient of `weight` (n, k): `gradᵀ·input`, row-major if `by_rows`, else column-major."""
-    grad, input = _rows(grad), _rows(input)
+    grad, input = rows_of(grad), rows_of(input)
     return product(grad.mT, input, False) if by_rows else product(input.mT, grad, False).mT
 
 
@@ -75,9 +75,9 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     input, weight = ctx.saved_tensors
     of_bias = None
     if grad.dim() > 2 and not grad.is_contiguous():
-        grad = _rows(grad).view(grad.shape)  # so that a copy is made once
+        grad = rows_of(grad).view(grad.shape)  # so that a copy is made once
     if ctx.needs_input_grad[2]:
-        of_bias = _rows(grad).sum_to_size(ctx.shape)
+        of_bias = rows_of(grad).sum_to_size(ctx.shape)
     return (
         None if weight is None else _of_input(grad, weight, ctx.invariant),
         None if input is None else _of_weight(grad, input, ctx.by_rows),

@@ -24,6 +24,8 @@ SHAPES = [
     ((3, 20, 24), (24,)),
     ((0, 24), (24, 16)),
     ((20, 0), (0, 16)),
+    ((3, 20, 0), (0, 16)),
+    ((3, 20, 24), (24, 0)),
 ]
 """Pairs of shapes of A and B: matrices, batches that are broadcast, vectors, extents of 0."""
 
@@ -196,6 +198,8 @@ def test_refusals_say_what_to_pass(jax: Any, make: Make):
         ("as by y.at[targets].set(d)", (a, b), {"targets": make(20)}),
         ("has no argument plan; the cost model", (a, b), {"plan": "128x128x64 data-parallel"}),
         ("invariant = 'no'", (a, b), {"invariant": "no"}),
+        ("transpose_a = 'no'", (a, b), {"transpose_a": "no"}),
+        ("transpose_b = 'no'", (a, b.T), {"transpose_b": "no"}),
     ]
     for text, arrays, options in cases:
         with pytest.raises(LaunchError) as error:

@@ -41,6 +41,17 @@ def test_values_and_gradients(activation: str, biased: bool):
         torch.testing.assert_close(cgt.linear(*given, activation=activation), exact.detach())
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 0), (0, 3, 0), (0, 3, 5)])
+def test_extents_of_zero(shape: tuple[int, ...]):
+    """The sums are the bias if k is 0, also for an input of several axes."""
+    given = draw(*shape), draw(7, shape[-1]), draw(7)
+    found = cgt.linear(*given, activation="gelu")
+    exact = F.gelu(F.linear(*given))
+    torch.testing.assert_close(found, exact)
+    ours, theirs = (torch.autograd.grad(x.sum(), given) for x in (found, exact))
+    torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_gradcheck(activation: str):
     given = draw(4, 5), draw(3, 5), draw(3)
