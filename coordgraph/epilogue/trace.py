@@ -13,6 +13,7 @@ from coordgraph.epilogue.operand import ACCUMULATOR, Operand
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.values import Tape, Value
 from coordgraph.errors import VerifyError
+from coordgraph.problem_names import RESERVED
 
 __all__ = ["epilogue"]
 
@@ -38,9 +39,10 @@ def epilogue(
             not stored.
 
     Raises:
-        VerifyError: the names of the function's parameters and of `operands` differ, the result
-            does not depend on an operand, the function does not return a value for D and for each
-            output, or the function applies an operation to a value that cannot be traced.
+        VerifyError: the names of the function's parameters and of `operands` differ, kernels or
+            their calls use one of these names for something else, the result does not depend on an
+            operand, the function does not return a value for D and for each output, or the function
+            applies an operation to a value that cannot be traced.
     """
     if wrong:
         raise VerifyError(
@@ -71,6 +73,14 @@ def epilogue(
                 f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}; the decorator "
                 "must declare every parameter after the sums, and no other operand"
             )
+        for each in operands:
+            # Python would take such an operand of a call for another argument of the call.
+            if each in RESERVED:
+                what = "output" if each in stored else "operand"
+                raise VerifyError(
+                    f"epilogue {name}: the {what} '{each}' has a name that kernels and their calls "
+                    f"already use; rename the {what}"
+                )
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
         try:

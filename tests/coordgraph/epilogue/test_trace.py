@@ -281,10 +281,7 @@ def test_numbers_that_no_float_can_hold():
 
 
 def test_names_that_mean_something_else():
-    @ep.epilogue(workgroup="n")
-    def taken(acc: Any, workgroup: Any) -> Any:
-        return acc + workgroup
-
+    taken = ep.parse_function("f(workgroup: n) { %0 = add(acc, workgroup); %0 }")
     refused("rename the operand", lambda: Gemm("bf16", epilogue=taken))
     for more in ("read_x", "share", "k_tile", "selector"):
         text = f"f(x: mn optional, {more}: mn) {{ %0 = add(x, {more}); %1 = add(acc, %0); %1 }}"
@@ -294,6 +291,15 @@ def test_names_that_mean_something_else():
         )
     assert Gemm("f32", epilogue=ep.parse_function(text.replace("optional", "").replace(more, "X")))
     refused("epilogue=3 is not an epilogue", lambda: Gemm("bf16", epilogue=3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "out", "plan", "rows", "offsets", "tile"])
+def test_names_of_arguments_are_refused_when_the_function_is_made(name: str):
+    """A call could not pass such an operand by name."""
+    function: Any = eval(f"lambda acc, {name}: acc + {name}")
+    refused(f"the operand '{name}' has .* rename", lambda: ep.epilogue(**{name: "n"})(function))
+    stored = ep.epilogue(**{name: ep.output()})
+    refused(f"the output '{name}' has .* rename", lambda: stored(lambda acc: (acc, acc)))
 
 
 PROBLEMS: list[dict[str, Any]] = [
