@@ -57,6 +57,11 @@ __all__ = [
     "use_kernels",
 ]
 
+# `torch.fx.symbolic_trace` records calls of these functions; it does not trace inside them.
+for _name in __all__:
+    if _name.islower() and _name not in ("replace_linears", "use_kernels"):
+        import_module("torch.fx").wrap(_name)
+
 
 def __getattr__(name: str) -> Any:
     """Raise AttributeError; for `scaled_grouped_mm`, say what to use instead."""

@@ -16,6 +16,10 @@ from coordgraph.validation import flag
 
 __all__ = ["GeGLU", "Linear", "ReGLU", "SwiGLU", "replace_linears"]
 
+# `torch.fx.symbolic_trace` records calls of these functions here; it does not trace inside them.
+for _function in ("gated", "linear"):
+    torch.fx.wrap(_function)
+
 
 class Linear(torch.nn.Linear):
     """`torch.nn.Linear` whose product is computed by `codegen.torch.linear`.

@@ -48,6 +48,27 @@ def test_replace_linears(torch: Any, make: Make):
     assert "coordgraph.matmul.default" in operators(torch, lambda: copied(x))
 
 
+def test_models_are_traced_symbolically(torch: Any, make: Make):
+    """`torch.fx.symbolic_trace` records calls of the functions, by layers and in other code."""
+    import codegen.torch as cgt
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(7, 6), cgt.SwiGLU(6, 5)
+
+        def forward(self, x: Any, weight: Any) -> Any:
+            return cgt.matmul(self.second(self.first(x)), weight)
+
+    model = Model()
+    assert cgt.replace_linears(model) == ["first"]
+    traced = torch.fx.symbolic_trace(model)
+    x, weight = make(3, 7, dtype=torch.float32), make(6, 2, dtype=torch.float32)
+    assert torch.equal(traced(x, weight), model(x, weight))
+    called = [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
+    assert called == ["linear", "gated", "linear", "matmul"]
+
+
 def test_linear_is_a_layer(torch: Any, make: Make):
     import codegen.torch as cgt
 
