@@ -155,8 +155,8 @@ def check_types(a: Tensor, other: Tensor) -> None:
         )
     if a.dtype not in TYPES:
         raise LaunchError(
-            f"the tensors hold {a.dtype}, which this function does not multiply; convert them to "
-            f"bf16 or f16 with .to(…), or use {_others(a.dtype)}"
+            f"the tensors hold {a.dtype}, which this function does not multiply; "
+            f"{_instead_of(a.dtype)}"
         )
     if a.device != other.device:
         raise LaunchError(
@@ -164,11 +164,14 @@ def check_types(a: Tensor, other: Tensor) -> None:
         )
 
 
-def _others(kind: torch.dtype) -> str:
-    """Text for errors: names of functions that multiply a type which these operators refuse."""
+def _instead_of(kind: torch.dtype) -> str:
+    """Advice for errors: what to do with tensors of a type that these operators refuse."""
+    if kind.is_complex:
+        return "multiply the real and the imaginary parts separately, or use PyTorch's function"
+    others = "PyTorch's function" + ", or codegen.matmul" * (kind in (torch.int8, torch.uint8))
     if kind in (torch.float8_e4m3fn, torch.float8_e5m2):
-        return "scaled_mm"
-    return "PyTorch's function" + ", or codegen.matmul" * (kind in (torch.int8, torch.uint8))
+        others = "scaled_mm"
+    return f"convert them to bf16 or f16 with .to(…), or use {others}"
 
 
 @matmul.register_fake

@@ -145,6 +145,8 @@ def test_errors(torch: Any, make: Make):
         cgt.matmul(a.int(), b.int())
     with pytest.raises(LaunchError, match=r"use PyTorch's function, or codegen\.matmul"):
         cgt.matmul(a.to(torch.int8), b.to(torch.int8))
+    with pytest.raises(LaunchError, match=r"complex64, .*; multiply the real and the imaginary"):
+        cgt.matmul(a.to(torch.complex64), b.to(torch.complex64))
     with pytest.raises(LaunchError, match="at least one axis"):
         cgt.matmul(a, b[0, 0])
     with pytest.raises(LaunchError, match="three of each; use matmul"):
