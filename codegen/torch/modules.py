@@ -134,22 +134,37 @@ def _join_projections(
     the parameter stays as it is, and the missing name is added to those that `load_state_dict`
     reports.
 
-    Weights of gate and up of different shapes are not joined. For these, a message is added to the
-    errors that `load_state_dict` reports, the last of its arguments.
+    Weights that cannot be joined are left in `state`, and a message is added to the errors that
+    `load_state_dict` reports, the last of its arguments.
     """
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
-        shapes = [tuple(state[name].shape) for name in (gate, up) if name in state]
-        if len({*shapes}) == 2:
-            rest[-1].append(
-                f"{gate} is {shapes[0]}, but {up} is {shapes[1]}; load weights of equal shape"
-            )
-        elif len(shapes) == 2:
-            state[f"{prefix}gate_up.{kind}"] = torch.cat([state.pop(gate), state.pop(up)])
-        elif shapes and f"{prefix}gate_up.{kind}" not in state:
+        given = {name: state[name] for name in (gate, up) if name in state}
+        fault = _fault(given)
+        if fault:
+            rest[-1].append(fault)
+        elif len(given) == 2:
+            first, second = state.pop(gate), state.pop(up)
+            state[f"{prefix}gate_up.{kind}"] = torch.cat([first, second.to(first.device)])
+        elif given and f"{prefix}gate_up.{kind}" not in state:
             _fill_half(layer, state, prefix, kind, rest[2], rest[-1])
         if down in state:
             state[f"{prefix}down.{kind}"] = state.pop(down)
+
+
+def _fault(given: dict[str, Any]) -> str:
+    """Why weights of gate and up, by their names in a `state_dict`, cannot be joined; else ''."""
+    for name, x in given.items():
+        if not isinstance(x, Tensor):
+            return f"{name} is a {type(x).__name__}, but a tensor is needed; load a tensor"
+    shapes = {name: tuple(x.shape) for name, x in given.items()}
+    if len({*shapes.values()}) == 2:
+        gate, up = (f"{name} is {shape}" for name, shape in shapes.items())
+        return f"{gate}, but {up}; load weights of equal shape"
+    without = [name for name, x in given.items() if x.is_meta]
+    if len(given) == 2 and len(without) == 1:
+        return f"{without[0]} has no memory (it lies on 'meta'); load weights that both have memory"
+    return ""
 
 
 def _fill_half(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 import codegen
 from codegen.targets.nvptx import CudaKernel, program
 from codegen.targets.nvptx.driver import device
-from coordgraph import LaunchError
+from coordgraph import Gemm, LaunchError
 from passes import DataParallel, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.gpu.kernels import DATA_PARALLEL, STREAM_K, Problem, Spec, check, kernel
@@ -234,3 +235,10 @@ def test_a_call_is_cheap(spec: Spec):
     assert host_seconds(lambda: made(a, b, out=out)) < MOST_TIMES * best
     assert host_seconds(lambda: made(a, b)) < MOST_TIMES * best
     assert host_seconds(lambda: made(a, b, c, out=out, beta=0.5)) < MOST_TIMES * best
+
+
+def test_a_pickled_kernel_multiplies_as_before():
+    graph = DataParallel()(Gemm("bf16").graph(tile=(128, 128, 64)))
+    made = codegen.compile(graph)
+    a, b = (torch.randn(256, 256, device="cuda").bfloat16() for _ in "ab")
+    assert torch.equal(pickle.loads(pickle.dumps(made))(a, b), made(a, b))

@@ -86,3 +86,61 @@ def test_vectorized_jacobians_of_linear():
     )
     for one, other in zip(found, right, strict=True):
         check(one, other)
+
+
+def test_gate_and_up_are_loaded_from_different_devices():
+    import codegen.torch as cgt
+
+    gate, up, down = normal(40, 24), normal(40, 24).cpu(), normal(24, 40)
+    layer = cgt.SwiGLU(24, 40, device="cuda", dtype=torch.bfloat16)
+    names = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")
+    layer.load_state_dict(dict(zip(names, (gate, up, down), strict=True)))
+    assert torch.equal(layer.gate_up.weight, torch.cat([gate, up.cuda()]))
+
+
+def test_an_activated_layer_of_batches_without_k():
+    import codegen.torch as cgt
+
+    bias = normal(40)
+    y = cgt.linear(normal(2, 3, 0), normal(40, 0), bias, activation="relu")
+    assert torch.equal(y, bias.relu().expand(2, 3, 40))
+
+
+def test_compiled_autograd_compiles_the_backward_pass():
+    import codegen.torch as cgt
+
+    x, weight = normal(130, 72), normal(136, 72)
+    compiler = torch.compile(backend="eager", fullgraph=True)
+    for _ in range(3):  # the later calls repeat the first one
+        y = cgt.linear(x, weight)
+        right = torch.autograd.grad(y.sum(), (x, weight), retain_graph=True)
+        x.grad = weight.grad = None
+        with torch._dynamo.compiled_autograd._enable(compiler):
+            y.sum().backward()
+        assert torch.equal(x.grad, right[0])
+        assert torch.equal(weight.grad, right[1])
+
+
+def test_distributed_tensors_are_multiplied_by_kernels():
+    """On a mesh of one GPU."""
+    import codegen.torch as cgt
+
+    distributed = pytest.importorskip("torch.distributed")
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    if not distributed.is_available() or distributed.is_initialized():
+        pytest.skip("this PyTorch has no torch.distributed, or a process group is in use")
+    store = distributed.HashStore()
+    distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        mesh = distributed.init_device_mesh("cuda", (1,))
+        x, weight, bias = (normal(*s).detach() for s in ((130, 72), (136, 72), (136,)))
+        given = [
+            tensors.distribute_tensor(t, mesh, [tensors.Shard(0)]).requires_grad_()
+            for t in (x, weight, bias)
+        ]
+        y = cgt.linear(*given)
+        assert torch.equal(y.full_tensor(), cgt.linear(x, weight, bias))
+        y.full_tensor().sum().backward()
+        assert all(t.grad.shape == t.shape for t in given)
+    finally:
+        distributed.destroy_process_group()

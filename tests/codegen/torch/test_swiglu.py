@@ -230,3 +230,22 @@ def test_a_half_that_does_not_fit_is_refused(torch: Any):
         layer = cgt.SwiGLU(7, 10, device=device)
         with pytest.raises(RuntimeError, match=message):
             layer.load_state_dict({"gate_proj.weight": torch.zeros(rows, 7)}, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([[1.0]], r"gate_proj\.weight is a list, but a tensor is needed; load a tensor"),
+        ("meta", r"gate_proj\.weight has no memory.*; load weights that both have memory"),
+    ],
+)
+def test_weights_that_cannot_be_joined_are_reported(torch: Any, wrong: Any, message: str):
+    """`load_state_dict` lists them with the other errors, also if only one of two is wrong."""
+    import codegen.torch as cgt
+
+    gate = torch.zeros(10, 7, device="meta") if wrong == "meta" else wrong
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=message):
+            cgt.SwiGLU(7, 10).load_state_dict(
+                {"gate_proj.weight": gate, "up_proj.weight": torch.zeros(10, 7)}, strict=strict
+            )
