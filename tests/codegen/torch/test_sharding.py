@@ -100,6 +100,45 @@ def test_a_sum_over_divided_k_adds_parts_of_c(torch: Any, distributed: Any, mesh
     torch.testing.assert_close(d.to_local(), torch.addmm(c, a, b))
 
 
+@pytest.mark.parametrize(
+    ("of_x", "of_weight", "of_y"), [(None, None, None), (0, None, 0), (None, 0, 1)]
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_activated_layers_are_divided(
+    torch: Any,
+    distributed: Any,
+    mesh: Any,
+    biased: bool,
+    of_x: int | None,
+    of_weight: int | None,
+    of_y: int | None,
+):
+    """By rows of the input or of the weight, also in the backward pass."""
+    import codegen.torch as cgt
+
+    def placed(axis: int | None) -> Any:
+        return distributed.Replicate() if axis is None else distributed.Shard(axis)
+
+    axes = (of_x, of_weight, of_weight)[: 2 + biased]
+    local = [
+        torch.randn(shape, requires_grad=True) for shape in ((4, 8), (6, 8), (6,))[: 2 + biased]
+    ]
+    given = [
+        distributed.DTensor.from_local(x.detach(), mesh, [placed(axis)]).requires_grad_()
+        for x, axis in zip(local, axes, strict=True)
+    ]
+    ours, exact = (cgt.linear(*tensors, activation="gelu") for tensors in (given, local))
+    assert ours.placements == (placed(of_y),)
+    torch.testing.assert_close(ours.to_local(), exact)
+    gradient = torch.randn_like(exact)
+    ours.to_local().backward(gradient)
+    right = torch.autograd.grad(exact, local, gradient)
+    for x, of_local, axis in zip(given, right, axes, strict=True):
+        assert x.grad.shape == x.shape
+        if axis is not None:  # the gradients of the other tensors are sums over the devices
+            torch.testing.assert_close(x.grad.to_local(), of_local)
+
+
 def test_replaced_layers_are_divided(torch: Any, distributed: Any, mesh: Any):
     """The first layer by columns, the second by rows of its transposed weight, with gradients."""
     import codegen.torch as cgt
