@@ -100,43 +100,95 @@ def test_a_sum_over_divided_k_adds_parts_of_c(torch: Any, distributed: Any, mesh
     torch.testing.assert_close(d.to_local(), torch.addmm(c, a, b))
 
 
+def activated(cgt: Any, *given: Any) -> Any:
+    return cgt.linear(*given, activation="gelu")
+
+
+def gated(cgt: Any, *given: Any) -> Any:
+    return cgt.swiglu(*given)
+
+
+def recomputed(cgt: Any, *given: Any) -> Any:
+    return cgt.swiglu(*given, recompute=True)
+
+
+def grouped(cgt: Any, a: Any, b: Any, offs: Any) -> Any:
+    return cgt.grouped_mm(a, b, offs=offs)
+
+
+def gated_groups(cgt: Any, x: Any, weight: Any, offs: Any) -> Any:
+    return cgt.swiglu(x, weight, offs=offs)
+
+
+def losses(cgt: Any, *given: Any) -> Any:
+    return cgt.cross_entropy(*given, reduction="none")
+
+
+LAYER = (4, 8), (6, 8), (6,)
+GROUPS = (4, 8), (2, 8, 6), "offs"
+COLUMNS = (2, 6, 8), (8, 4), "offs"
+TOKENS = (4, 8), (6, 8), "targets"
+
+
 @pytest.mark.parametrize(
-    ("of_x", "of_weight", "of_y"), [(None, None, None), (0, None, 0), (None, 0, 1)]
+    ("function", "shapes", "axes", "of_result"),
+    [
+        (activated, LAYER, (None, None, None), None),
+        (activated, LAYER, (0, None, None), 0),
+        (activated, LAYER, (None, 0, 0), 1),
+        (activated, LAYER[:2], (0, None), 0),
+        (activated, LAYER[:2], (None, 0), 1),
+        (gated, LAYER, (0, None, None), 0),
+        (gated, LAYER[:2], (0, None), 0),
+        (recomputed, LAYER, (0, None, None), 0),
+        (gated_groups, ((4, 8), (2, 6, 8), "offs"), (None, None, None), None),
+        (grouped, GROUPS, (None, 2, None), 1),
+        (grouped, GROUPS, (1, 1, None), "partial"),
+        (grouped, COLUMNS, (1, None, None), 0),
+        (grouped, ((6, 4), (4, 8), "offs"), (0, None, None), 1),
+        (grouped, ((6, 4), (4, 8), "offs"), (None, 1, None), 2),
+        (losses, TOKENS, (0, None, 0), 0),
+    ],
 )
-@pytest.mark.parametrize("biased", [False, True])
-def test_activated_layers_are_divided(
+def test_functions_are_divided(
     torch: Any,
     distributed: Any,
     mesh: Any,
-    biased: bool,
-    of_x: int | None,
-    of_weight: int | None,
-    of_y: int | None,
+    function: Any,
+    shapes: tuple[Any, ...],
+    axes: tuple[int | None, ...],
+    of_result: int | str | None,
 ):
-    """By rows of the input or of the weight, also in the backward pass."""
+    """Each device computes with its parts, also in the backward pass."""
     import codegen.torch as cgt
 
-    def placed(axis: int | None) -> Any:
+    def placed(axis: int | str | None) -> Any:
+        if axis == "partial":
+            return distributed.Partial()
         return distributed.Replicate() if axis is None else distributed.Shard(axis)
 
-    axes = (of_x, of_weight, of_weight)[: 2 + biased]
-    local = [
-        torch.randn(shape, requires_grad=True) for shape in ((4, 8), (6, 8), (6,))[: 2 + biased]
-    ]
+    integers = {
+        "offs": torch.tensor([1, 4], dtype=torch.int32),
+        "targets": torch.tensor([3, -100, 0, 5]),
+    }
+    local = [integers[x] if isinstance(x, str) else torch.randn(x) for x in shapes]
     given = [
-        distributed.DTensor.from_local(x.detach(), mesh, [placed(axis)]).requires_grad_()
+        distributed.DTensor.from_local(x, mesh, [placed(axis)])
         for x, axis in zip(local, axes, strict=True)
     ]
-    ours, exact = (cgt.linear(*tensors, activation="gelu") for tensors in (given, local))
-    assert ours.placements == (placed(of_y),)
+    for x in (*local, *given):
+        x.requires_grad_(x.is_floating_point())
+    ours, exact = function(cgt, *given), function(cgt, *local)
+    assert ours.placements == (placed(of_result),)
     torch.testing.assert_close(ours.to_local(), exact)
     gradient = torch.randn_like(exact)
     ours.to_local().backward(gradient)
-    right = torch.autograd.grad(exact, local, gradient)
-    for x, of_local, axis in zip(given, right, axes, strict=True):
-        assert x.grad.shape == x.shape
-        if axis is not None:  # the gradients of the other tensors are sums over the devices
-            torch.testing.assert_close(x.grad.to_local(), of_local)
+    exact.backward(gradient)
+    for x, of_local, axis in zip(given, local, axes, strict=True):
+        if x.requires_grad:
+            assert x.grad.shape == x.shape
+            if axis is not None:  # the gradients of the other tensors are sums over the devices
+                torch.testing.assert_close(x.grad.to_local(), of_local.grad)
 
 
 def test_replaced_layers_are_divided(torch: Any, distributed: Any, mesh: Any):
