@@ -66,7 +66,10 @@ class Library:
                 "or JAX array on a GPU"
             ) from error
         if not buffer.is_device_accessible:
-            raise LaunchError(f"{what} lies in host memory; move it to the GPU")
+            raise LaunchError(
+                f"{what} lies in host memory; move it to the GPU, or for the CPU pass a numpy "
+                f"array, as numpy.from_dlpack({what})"
+            )
         shape, strides = tuple(buffer.shape), buffer.strides
         if strides is None:
             strides = row_major(shape)

@@ -364,3 +364,22 @@ def test_no_operand_has_the_name_of_an_argument(function: Any):
         added = ep.parse_function(f"f({name}: n) {{ %0 = add(acc, {name}); %0 }}")
         with pytest.raises(VerifyError, match=f"operand '{name}' has a name that kernels already"):
             Gemm("f32", epilogue=added)
+
+
+def test_arrays_on_the_cpu_that_are_no_numpy_arrays_are_refused_with_advice():
+    class Exported:
+        """An array of a library that this one does not know, which exports it by DLPack."""
+
+        def __init__(self, array: np.ndarray) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[Any, int]:
+            return self.array.__dlpack_device__()
+
+    a = np.ones((3, 4), np.float32)
+    with pytest.raises(LaunchError, match=r"for the CPU pass .* numpy\.from_dlpack\(a\)"):
+        codegen.matmul(Exported(a), a.T)
+    assert (codegen.matmul(np.from_dlpack(Exported(a)), a.T) == 4).all()  # type: ignore[arg-type]
