@@ -33,9 +33,12 @@ before it uses them."""
 NARROWEST_LOAD = 4
 """A load of fewer than NARROWEST_LOAD bytes is counted as NARROWEST_LOAD bytes in flight, since the
 load's address and guard take registers too."""
-WIDEST_LOAD, WIDE_DISCOUNT = 16, 16
-"""A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 1 byte in flight: wide
+WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
+"""A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
 loads of consecutive addresses share the registers of one address."""
+PREDICATED_DISCOUNT = 2
+"""Predicated loads of partial sums are counted as half as many bytes in flight: the lowering has
+limited the number of loads that are executed together."""
 
 PREDICATED = (ops.AccumulateFragment, SetCoordinate)
 """Operations that may be executed under a condition without a branch."""
@@ -269,9 +272,9 @@ class FragmentWalker(Walker):
         for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
             total = self.sums.add(self.builder.load(slot, typ=self.sums.type), value)
             self.builder.store(self.ptx.pinned(total, self.sums.kind), slot)
-        self._count(max(size, NARROWEST_LOAD))
+        self._count(max(size, NARROWEST_LOAD), 1 if self.predicate is True else PREDICATED_DISCOUNT)
 
-    def _count(self, size: float) -> None:
+    def _count(self, size: float, discount: int = 1) -> None:
         """Count an issued load, and emit a fence once `bytes_in_flight` are in flight.
 
         ptxas moves no load across the fence, so no registers are needed for later loads. ptxas may
@@ -280,8 +283,9 @@ class FragmentWalker(Walker):
 
         Args:
             size: the number of bytes that the load counts as.
+            discount: the number by which this number of bytes is divided.
         """
-        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else size
+        self.loaded += (size // WIDE_DISCOUNT if size == WIDEST_LOAD else size) / discount
         if self.loaded >= self.bytes_in_flight:
             self.loaded = 0.0
             self.ptx.fence()
