@@ -77,7 +77,8 @@ class Kernel(ABC):
         c: C (m x n), or None. C is required if beta is not 0, and not read if beta is 0.
         out: the array for D (m x n); None allocates an array of the same library as `a`. A list of
             products requires `out`.
-        alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`.
+        alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`; by default 1, and beta 0
+            without C.
         stream: the CUDA stream of the launch; None for the current stream. Only GPU kernels accept
             a stream.
         workgroups: how many workgroups to launch, if the schedule's option `workgroups` is None.
@@ -124,7 +125,7 @@ class Kernel(ABC):
         c: Any = None,
         out: Any = None,
         alpha: float = 1.0,
-        beta: float = 0.0,
+        beta: float | None = None,
         stream: Any = None,
         *,
         workgroups: int | None = None,

@@ -34,7 +34,7 @@ def matmul(
     c: Any = None,
     out: Any = None,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
@@ -69,11 +69,12 @@ def matmul(
             may be a single matrix, also expanded, which is used in all products. Vectors and
             further batch axes are multiplied as by `numpy.matmul`. If there are several batch axes,
             and an operand is repeated along some of them but not along all, it is copied.
-        c: C, with the shape of D and any layout that A may have. Pass `beta` too: C is not read if
-            beta is 0, the default. Needed if beta is not 0.
+        c: C, with the shape of D and any layout that A may have. It is needed if beta is not 0, and
+            not read if beta is 0.
         out: the array to write D to (m x n, or a batch), of any layout that A may have in which no
             elements share an address; None makes a new array like `a`. Gaps are not written.
-        alpha, beta: the factors of A·B and of C, by default 1 and 0.
+        alpha, beta: the factors of A·B and of C. Both are 1 by default, but beta is 0 without
+            C, or if an epilogue is given.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.
         stream: the CUDA stream; by default the current stream of the library of `a`.
@@ -116,7 +117,8 @@ def matmul(
         CodegenError: there is no GPU, or it cannot multiply this type, or cannot use `plan`.
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
-    beta = beta if type(beta) is float else number(beta, "beta")
+    left_out = 1.0 if c is not None and epilogue is None else 0.0
+    beta = left_out if beta is None else beta if type(beta) is float else number(beta, "beta")
     tabled = b.__class__ is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         return launch_with_epilogue(
@@ -214,7 +216,7 @@ def grouped_matmul(
     c: Any = None,
     out: Any = None,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     transpose_a: bool = False,
     transpose_b: bool = False,
     stream: Any = None,
@@ -242,11 +244,11 @@ def grouped_matmul(
         offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
             and the end of the last one. Entries must not decrease; the last is at most m (or k).
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
-        c: C, of the shape of D. Pass `beta` too: C is not read if beta is 0, the default.
+        c: C, of the shape of D. It is not read if beta is 0.
         out: the row-major array to write D to: m x n, or groups x m x n with `"k"`; None makes a
             new array. Gaps between rows, and rows of no group, are not written, so in a new array
             they are uninitialized. A group with k = 0 gives zeros, or `beta·C`.
-        alpha, beta: the factors of A·B and of C, by default 1 and 0.
+        alpha, beta: the factors of A·B and of C, with defaults as for `matmul`.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k, for
             each group. With `"m"` only B can be transposed. With `"k"` A should be transposed and B
             should not: GPUs read other layouts slowly.
@@ -269,7 +271,8 @@ def grouped_matmul(
         CodegenError: there is no GPU, or it cannot multiply this type, or cannot use `plan`.
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
-    beta = beta if type(beta) is float else number(beta, "beta")
+    left_out = 1.0 if c is not None and epilogue is None else 0.0
+    beta = left_out if beta is None else beta if type(beta) is float else number(beta, "beta")
     tabled = b.__class__ is tuple or parts != PARTS[0] or rows is not None or targets is not None
     if epilogue is not None or operands or tabled:
         check_offsets(offsets)

@@ -9,7 +9,7 @@ from typing import Any
 from coordgraph.elements import dtype
 from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.gemm import GemmProblem, tensor_of
-from coordgraph.interpreter.arguments import scalar, scalars, with_defaults
+from coordgraph.interpreter.arguments import factor_of_c, scalar, scalars, with_defaults
 
 __all__ = ["Operands"]
 
@@ -43,7 +43,7 @@ class Operands:
             LaunchError: an operand is missing, an argument is no operand of the epilogue, or a
                 scalar is not a number.
         """
-        function = gemm.epilogue
+        function, beta = gemm.epilogue, factor_of_c(beta, c, gemm.epilogue)
         outputs = {o.name: others[o.name] for o in function.outputs if o.name in others}
         tables = {name: others[name] for name in gemm.tables_of_rows if name in others}
         operands = {name: x for name, x in others.items() if name not in {**outputs, **tables}}

@@ -50,7 +50,7 @@ class InterpretedKernel(Kernel):
         c: Any = None,
         out: Any = None,
         alpha: float = 1.0,
-        beta: float = 0.0,
+        beta: float | None = None,
         stream: Any = None,
         *,
         workgroups: int | None = None,

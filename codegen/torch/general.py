@@ -57,7 +57,7 @@ def _matmul(
     c: Any = None,
     out: Any = None,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
@@ -83,4 +83,5 @@ def _matmul(
             "epilogue, rows, targets nor parts; leave them out, or call matmul outside of the "
             "compiled function"
         )
+    beta = beta if beta is not None else float(c is not None)
     return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b, invariant)

@@ -26,6 +26,7 @@ __all__ = [
     "as_numpy",
     "bind",
     "check_scaled",
+    "factor_of_c",
     "host_array",
     "numpy_dtype",
     "reads",
@@ -151,6 +152,16 @@ DEFAULTS = {"c": None, "alpha": 1.0, "beta": 0.0}
 
 `alpha` scales the product A·B, `beta` scales the matrix C; None means that C is not passed.
 """
+
+
+def factor_of_c(beta: Any, c: Any, function: EpilogueFunction) -> Any:
+    """The factor of C that a call passes, or its default if the argument `beta` is None.
+
+    The default is 1 if the call passes C to the default epilogue, and 0 otherwise.
+    """
+    if beta is not None:
+        return beta
+    return 1.0 if c is not None and function == ALPHA_BETA else 0.0
 
 
 def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,13 @@ import numpy as np
 
 from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.foreign_graphs import faults_named
-from coordgraph.interpreter.arguments import Array, bind, numpy_dtype, with_defaults
+from coordgraph.interpreter.arguments import (
+    Array,
+    bind,
+    factor_of_c,
+    numpy_dtype,
+    with_defaults,
+)
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine
 from coordgraph.interpreter.memory import Memory
@@ -58,7 +64,7 @@ def interpret(
     c: Array | None = None,
     *,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Array] | None = None,
     operands: Mapping[str, Any] | None = None,
@@ -73,7 +79,8 @@ def interpret(
         a, b: the inputs, with the element types and numbers of axes of the graph's tensors.
         c: the operand C of the epilogue; it is read only if beta is not zero.
         alpha, beta: scalars of the epilogue, rounded to the accumulator's type; if that type is an
-            integer type, alpha and beta must be whole numbers.
+            integer type, alpha and beta must be whole numbers. The default of beta is 1 if C is
+            passed to the default epilogue, else 0.
         parameters: launch arguments that do not follow from the arrays, such as `workgroups`.
         tables: the tables that the graph reads, by name: `offsets` for groups; `m_offsets`,
             `n_offsets` and `k_offsets` for a list of products.
@@ -97,7 +104,12 @@ def interpret(
         return _interpreted(
             graph,
             (a, b),
-            {"c": c, "alpha": alpha, "beta": beta, **(operands or {})},
+            {
+                "c": c,
+                "alpha": alpha,
+                "beta": factor_of_c(beta, c, graph.gemm.epilogue),
+                **(operands or {}),
+            },
             parameters or {},
             tables or {},
             scheduler_of(schedule),

@@ -271,7 +271,7 @@ def test_what_is_no_plan(value: Any):
         ({"tune": "yes"}, "tune = 'yes' is neither True nor False"),
         ({"tune": np.ones(2)}, "tune = .* is neither True nor False"),
         ({"alpha": "x"}, "alpha = 'x' is not a number"),
-        ({"beta": None}, "beta = None is not a number"),
+        ({"beta": "1"}, "beta = '1' is not a number"),
         ({"beta": np.ones(2)}, "beta = .* is not a number"),
         ({"out": np.zeros((4, 5), np.int32)}, "out holds i32; matrices hold bf16, f16, f32 or f64"),
         ({"out": 4}, "out is an int, not a numpy array; convert it with numpy.asarray"),
@@ -383,3 +383,19 @@ def test_arrays_on_the_cpu_that_are_no_numpy_arrays_are_refused_with_advice():
     with pytest.raises(LaunchError, match=r"for the CPU pass .* numpy\.from_dlpack\(a\)"):
         codegen.matmul(Exported(a), a.T)
     assert (codegen.matmul(np.from_dlpack(Exported(a)), a.T) == 4).all()  # type: ignore[arg-type]
+
+
+def test_c_is_added_if_beta_is_left_out():
+    """`beta` is 1 by default if C is given, also with tables and groups; else it is 0."""
+    a, b, c = (np.arange(n, dtype=np.float32).reshape(4, -1) for n in (24, 24, 24))
+    b = b.T.copy()
+    c = c[:, :4].copy()
+    assert np.array_equal(codegen.matmul(a, b, c), a @ b + c)
+    assert np.array_equal(codegen.matmul(a, b, c, beta=0), a @ b)
+    assert np.array_equal(codegen.matmul(a, b), a @ b)
+    rows = np.array([1, 0, 3, 2], np.int32)
+    assert np.array_equal(codegen.matmul(a, b, c, rows=rows), a[rows] @ b + c)
+    ends = np.array([0, 1, 4], np.int32)
+    both = np.stack([b, -b])
+    grouped = codegen.grouped_matmul(a, both, ends, c=c)
+    assert np.array_equal(grouped, np.concatenate([a[:1] @ b, a[1:] @ -b]) + c)

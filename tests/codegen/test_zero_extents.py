@@ -53,7 +53,8 @@ def test_no_depth(target: str):
     assert np.array_equal(made(ones(4, 0), ones(0, 6)), np.zeros((4, 6)))
     made(ones(4, 0), ones(0, 6), c, out, np.nan, 2.0)
     assert np.array_equal(out, 2 * c)
-    assert np.array_equal(made(ones(4, 0), ones(0, 6), c, out), np.zeros((4, 6)))
+    assert np.array_equal(made(ones(4, 0), ones(0, 6), c, out, beta=0.0), np.zeros((4, 6)))
+    assert np.array_equal(made(ones(4, 0), ones(0, 6), c, out), c)
 
 
 @quick_cases(4)

@@ -107,7 +107,9 @@ def test_the_epilogue():
     run = kernel(problem.spec)
     # C is not read if beta is zero, so NaN in C has no effect.
     nan = torch.full_like(c, float("nan"))
-    problem.check(problem.run(c=nan, alpha=2.0), alpha=2.0)
+    problem.check(problem.run(c=nan, alpha=2.0, beta=0.0), alpha=2.0)
+    # By default C is added.
+    problem.check(problem.run(c=c), beta=1.0)
     # A new tensor is returned if `out` is not given.
     made = run(a, b)
     assert made.dtype == c.dtype

@@ -154,7 +154,7 @@ class HostKernel(Kernel):
         c: Any = None,
         out: Any = None,
         alpha: float = 1.0,
-        beta: float = 0.0,
+        beta: float | None = None,
         stream: Any = None,
         *,
         workgroups: int | None = None,
@@ -167,7 +167,8 @@ class HostKernel(Kernel):
         Args:
             a, b, c, out: A (m x k), B (k x n), C and D (m x n) as numpy arrays; `codegen.Kernel`
                 describes batches and groups. Without `out`, a new array is returned.
-            alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`.
+            alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`; by default 1, and
+                beta 0 without C.
             stream: must be None, because CPU kernels have no streams.
             workgroups: how many workgroups to run, if the schedule's option `workgroups` is None;
                 by default two for each thread, or one if workgroups wait for each other.

@@ -45,6 +45,7 @@ from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.gemm import OFFSETS
+from coordgraph.interpreter.arguments import factor_of_c
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import dtype
 from passes import Pass
@@ -208,7 +209,7 @@ class CudaKernel(Kernel):
         c: Any = None,
         out: Any = None,
         alpha: float = 1.0,
-        beta: float = 0.0,
+        beta: float | None = None,
         stream: Any = None,
         *,
         workgroups: int | None = None,
@@ -258,7 +259,7 @@ class CudaKernel(Kernel):
         return (out, *(operands[name] for name in self._outputs)) if self._outputs else out
 
     def _operands(
-        self, c: Any, alpha: float, beta: float, operands: Mapping[str, Any]
+        self, c: Any, alpha: float, beta: float | None, operands: Mapping[str, Any]
     ) -> tuple[tuple[float, ...], tuple[bool, ...], Any, tuple[Any, ...]]:
         """The operands of a call.
 
@@ -268,9 +269,9 @@ class CudaKernel(Kernel):
             call's pointers.
 
         Args:
-            c, alpha, beta, operands: the arguments of the call, which may be operands of any
-                epilogue.
+            c, alpha, beta, operands: the arguments of the call; any epilogue may have them.
         """
+        beta = factor_of_c(beta, c, self.graph.gemm.epilogue)
         if self._plain and not operands and type(alpha) is float and type(beta) is float:
             return (alpha, beta), (beta != 0,), c, ()
         given = Operands.of(self.graph.gemm, c, alpha, beta, operands)

@@ -81,8 +81,11 @@ def test_what_the_kernel_is_given(fake_driver: FakeDriver):
     assert fake_driver.launches[1].values[:4] == (A_AT, B_AT, 0, D_AT)
     assert [as_float(x) for x in fake_driver.launches[1].values[4:6]] == [1.0, 0.0]
     assert fake_driver.launches[1].values[9] == 0
-    made(a, b, c, out=d)  # beta is zero, so C is checked but not read
+    made(a, b, c, out=d, beta=0.0)  # C is checked but not read
     assert fake_driver.launches[2].values[9] == 0
+    made(a, b, c, out=d)  # the default of beta is 1 if C is given
+    assert as_float(fake_driver.launches[3].values[5]) == 1.0
+    assert fake_driver.launches[3].values[9] == 1
 
 
 def test_a_call_like_one_before_is_not_checked_again(
@@ -105,8 +108,8 @@ def test_a_call_like_one_before_is_not_checked_again(
         made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)
         made(a, b, out=d, alpha=3.0, stream=5)
     assert len(checked) == 1
+    made(a, b, c, out=d, beta=0.0)
     made(a, b, c, out=d)
-    made(a, b, c, out=d, beta=1.0)
     # C is also the output, so no overlap needs to be checked
     made(a, b, operands(c=D_AT)[2], out=d, beta=1.0)
     made(*operands(m=300)[:2], out=operands(m=300)[3])
@@ -146,7 +149,7 @@ def test_refusals_stay_after_a_good_call(fake_driver: FakeDriver):
         ((matrix(M, K, A_AT, device=1), b), {}, "different devices"),
         ((a, b), {"beta": 1.0}, "needs c"),
         ((a, b), {"alpha": "much"}, "alpha = 'much' is not a number"),
-        ((a, b), {"beta": None}, "beta is missing: .* needs a number of this name"),
+        ((a, b), {"beta": "much"}, "beta = 'much' is not a number"),
         ((a, b), {"workgroups": 3}, "was made for a fixed number"),
         ((matrix(M, K, A_AT + 1), b), {}, "no multiple of 2 bytes"),
     ]

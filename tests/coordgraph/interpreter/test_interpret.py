@@ -116,8 +116,14 @@ def test_alpha_beta_and_c():
 
 def test_c_is_not_read_where_beta_is_zero():
     a, b = whole(M, K), whole(K, N, seed=1)
-    d = interpret(graph(), a, b, np.full((M, N), np.nan, np.float32)).d
+    d = interpret(graph(), a, b, np.full((M, N), np.nan, np.float32), beta=0.0).d
     assert np.array_equal(d, a @ b)
+
+
+def test_c_is_added_by_default():
+    """The default of beta is 1 if C is given."""
+    a, b, c = whole(M, K), whole(K, N, seed=1), whole(M, N, seed=2)
+    assert np.array_equal(interpret(graph(), a, b, c).d, a @ b + c)
 
 
 def test_nan_and_infinity_pass_through_and_padding_adds_neither():
