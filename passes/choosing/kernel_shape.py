@@ -21,8 +21,8 @@ from passes.lowering.sm_90a.division import (
     registers_of,
     swapped,
 )
-from passes.lowering.sm_90a.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
 from passes.lowering.sm_90a.partials import steps_of
+from passes.lowering.sm_90a.shared_room import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
 from passes.lowering.sm_90a.stores import (
     MATRIX_BITS,
     MOST_ELEMENTS,

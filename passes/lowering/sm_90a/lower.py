@@ -36,16 +36,14 @@ from passes.base import Pass
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.architectures import architecture_of, architectures_with
 from passes.lowering.control import NOTHING, leader, no_epilogue
-from passes.lowering.derived_tables import add_tables, table_bytes
+from passes.lowering.derived_tables import add_tables
 from passes.lowering.multiplying import no_instruction
-from passes.lowering.sm_90a.boxes import in_boxes
 from passes.lowering.sm_90a.consumers import Consumer
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import (
     HELPER_REGISTERS,
     MOST_ALONE_BY_ELEMENTS,
     Division,
-    K,
     M,
     N,
     most_alone,
@@ -56,7 +54,6 @@ from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.producer import load_tiles
 from passes.lowering.sm_90a.refusals import (
-    across_k,
     cut_along,
     extents,
     no_boxes,
@@ -69,20 +66,16 @@ from passes.lowering.sm_90a.refusals import (
 from passes.lowering.sm_90a.registers import no_registers, streamed
 from passes.lowering.sm_90a.ring import STEP, TILES
 from passes.lowering.sm_90a.roles import part
+from passes.lowering.sm_90a.shared_room import BOXED, ENOUGH_STAGES, SharedRoom
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
 from passes.lowering.sm_90a.ticket_ring import TicketRing
 from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
-from passes.lowering.sm_90a.warpgroups import ClusterSum
 from passes.lowering.ticket_exchange import no_dynamic_loop
 
-__all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper"]
+__all__ = ["CONSUMERS", "LowerToHopper"]
 
-LEAST_STAGES, MOST_STAGES = 2, 12
-"""Smallest and largest number of stages of the ring of k tiles."""
-ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
-"""For each value of the option `consumers`: the number of stages of the ring that is enough. With
-more shared memory, another output slot of D (a staging buffer) saves more time than another stage.
-Ping-pong consumers need more stages because their iterations are shorter."""
+LEAST_STAGES = 2
+"""Smallest number of stages of the ring of k tiles."""
 CLUSTERS = (1, 2, 4, 8)
 """The numbers of workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
@@ -90,12 +83,6 @@ CONSUMERS = {"cooperative": 1, "pingpong": 2}
 output tiles."""
 PAIR = 2
 """Number of adjacent elements of a row of the wgmma result that a thread holds: 2."""
-BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
-"""BARRIER_BYTES: the alignment in bytes of the first tile in shared memory, which the 128-byte
-swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BARRIER_BYTES: number
-of bytes that are reserved for mbarriers alone."""
-BOXED = ("A", "B", "D")
-"""The tensors that TMA may load or store."""
 
 
 @dataclass(frozen=True)
@@ -269,15 +256,13 @@ class LowerToHopper(Pass):
         """Whether TMA may store D: its rows and addresses are multiples of 16 bytes."""
         return not self.vector or self.vector >= _stored_type(graph.gemm).chunk
 
-    def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
-        """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
+    def _room(self, graph: KernelGraph, divisions: Sequence[Division]) -> SharedRoom:
+        """The shared memory of a workgroup."""
+        enough = ENOUGH_STAGES[self.consumers]
+        return SharedRoom(graph, divisions, self.architecture, self.stages, enough)
 
-        A way to store D is a width of boxes and a number of output slots (staging buffers of D).
-        The chosen way leaves the most stages for the ring, not counting those beyond
-        `ENOUGH_STAGES`. Boxes of one chunk (8 columns) count as one stage fewer: 320x112 tiles took
-        1 us longer on an H200 with 35 of them per warpgroup than with 5 wider ones and one stage
-        fewer. Ties go to the way with the fewest boxes, then to the way with the most slots.
-        """
+    def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
+        """How TMA stores D, for tiles of each shape; empty if threads store D from registers."""
         gemm = graph.gemm
         if not self._by_boxes(graph) or _stored_type(gemm).bits != MATRIX_BITS:
             return ()
@@ -285,17 +270,8 @@ class LowerToHopper(Pass):
             return ()
         if table_of_rows(graph, "D") or not gemm.epilogue.stores_d or not gemm.in_rows("D"):
             return ()
-
-        def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:
-            stages = self._stages_beside(graph, divisions, stores)
-            enough = min(stages, self.stages or ENOUGH_STAGES[self.consumers])
-            narrow = all(store.box == STORED_CHUNK for store in stores)
-            boxes = sum(store.number for store in stores)
-            return enough - narrow, -boxes, sum(store.slots for store in stores)
-
         every = BoxedStore.all(divisions, matrix(gemm, "D"), self._located(graph), gemm.sums)
-        # If all boxes are larger than TMA allows, D is stored from registers.
-        return max((s for s in every if all(store.fits_tma for store in s)), key=score, default=())
+        return self._room(graph, divisions).stores(every)
 
     @staticmethod
     def _located(graph: KernelGraph) -> tuple[str, ...]:
@@ -305,29 +281,7 @@ class LowerToHopper(Pass):
 
     def _stages(self, graph: KernelGraph, divisions: Sequence[Division]) -> int:
         """Number of stages of the ring of k tiles."""
-        return self._stages_beside(graph, divisions, self._stores(graph, divisions))
-
-    def _stages_beside(
-        self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
-    ) -> int:
-        """Number of stages that fit in shared memory beside the output slots of `stores`."""
-        size = dtype(graph.gemm.dtype).bytes
-
-        def extent(division: Division, axis: int) -> int:
-            """Number of rows of A (axis M) or columns of B (axis N) that TMA loads for a tile."""
-            own = division.extent(axis)
-            return in_boxes(own, size) if across_k(graph.gemm, axis) else own
-
-        elements = sum(max(extent(d, axis) * d.extent(K) for d in divisions) for axis in (M, N))
-        stage_bytes = elements * size
-        room = architecture_of(self.architecture).shared_bytes
-        small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
-        small += TicketRing.bytes(graph)
-        small += max(d.row_bytes(graph.gemm) for d in divisions)
-        other = max(BARRIER_BYTES, -(-small // BARRIER_BYTES) * BARRIER_BYTES)
-        other += max(ClusterSum.bytes(division) for division in divisions)
-        other += max((store.bytes for store in stores), default=0)
-        return min((room - other) // stage_bytes, self.stages or MOST_STAGES)
+        return self._room(graph, divisions).stages(self._stores(graph, divisions))
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, divisions = graph.gemm, self._divisions(graph)

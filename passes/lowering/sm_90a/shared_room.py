@@ -1,0 +1,100 @@
+"""How the shared memory of a workgroup is divided among the ring, the output slots and the rest.
+
+The ring has stages, each of which holds a k tile of A and of B. Output slots are the buffers
+through which TMA stores D. The rest holds mbarriers, tables, tensor maps and sums. More or larger
+output slots leave room for fewer stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from coordgraph import KernelGraph
+from coordgraph.elements import dtype
+from passes.lowering.architectures import architecture_of
+from passes.lowering.derived_tables import table_bytes
+from passes.lowering.sm_90a.boxes import in_boxes
+from passes.lowering.sm_90a.division import Division, K, M, N
+from passes.lowering.sm_90a.maps import Maps
+from passes.lowering.sm_90a.refusals import across_k
+from passes.lowering.sm_90a.stores import STORED_CHUNK, BoxedStore
+from passes.lowering.sm_90a.ticket_ring import TicketRing
+from passes.lowering.sm_90a.warpgroups import ClusterSum
+
+__all__ = ["BARRIER_BYTES", "BOXED", "ENOUGH_STAGES", "MOST_STAGES", "SharedRoom"]
+
+MOST_STAGES = 12
+"""Largest number of stages of the ring of k tiles."""
+ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
+"""For each value of the option `consumers`: the number of stages of the ring that is enough. With
+more shared memory, another output slot of D (a staging buffer) saves more time than another stage.
+Ping-pong consumers need more stages because their iterations are shorter."""
+BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
+"""BARRIER_BYTES: the alignment in bytes of the first tile in shared memory, which the 128-byte
+swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BARRIER_BYTES: number
+of bytes that are reserved for mbarriers alone."""
+BOXED = ("A", "B", "D")
+"""The tensors that TMA may load or store."""
+
+
+@dataclass(frozen=True)
+class SharedRoom:
+    """The shared memory of a workgroup.
+
+    Args:
+        graph: the scheduled graph.
+        divisions: how tiles of each shape are divided over workgroups and warpgroups.
+        architecture: the architecture, such as `sm_90a`.
+        asked: the number of stages for which the lowering is asked; 0 for as many as fit.
+        enough: the number of stages beyond which an output slot saves more time than a stage.
+    """
+
+    graph: KernelGraph
+    divisions: Sequence[Division]
+    architecture: str
+    asked: int
+    enough: int
+
+    def stores(self, every: Iterable[tuple[BoxedStore, ...]]) -> tuple[BoxedStore, ...]:
+        """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
+
+        A way to store D is a width of boxes and a number of output slots. The chosen way leaves the
+        most stages for the ring, not counting those beyond `enough`. Boxes of one chunk (8 columns)
+        count as one stage fewer: 320x112 tiles took 1 us longer on an H200 with 35 of them per
+        warpgroup than with 5 wider ones and one stage fewer. Ties go to the way with the fewest
+        boxes, then to the way with the most slots.
+
+        Args:
+            every: all ways to store D; those with boxes larger than TMA allows are left out.
+        """
+
+        def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:
+            enough = min(self.stages(stores), self.asked or self.enough)
+            narrow = all(store.box == STORED_CHUNK for store in stores)
+            boxes = sum(store.number for store in stores)
+            return enough - narrow, -boxes, sum(store.slots for store in stores)
+
+        fit = (stores for stores in every if all(store.fits_tma for store in stores))
+        return max(fit, key=score, default=())
+
+    def stages(self, stores: Sequence[BoxedStore]) -> int:
+        """Number of stages of the ring that fit beside the output slots of `stores`."""
+        graph, divisions = self.graph, self.divisions
+        size = dtype(graph.gemm.dtype).bytes
+
+        def extent(division: Division, axis: int) -> int:
+            """Number of rows of A (axis M) or columns of B (axis N) that TMA loads for a tile."""
+            own = division.extent(axis)
+            return in_boxes(own, size) if across_k(graph.gemm, axis) else own
+
+        elements = sum(max(extent(d, axis) * d.extent(K) for d in divisions) for axis in (M, N))
+        stage_bytes = elements * size
+        room = architecture_of(self.architecture).shared_bytes
+        small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
+        small += TicketRing.bytes(graph)
+        small += max(d.row_bytes(graph.gemm) for d in divisions)
+        other = max(BARRIER_BYTES, -(-small // BARRIER_BYTES) * BARRIER_BYTES)
+        other += max(ClusterSum.bytes(division) for division in divisions)
+        other += max((store.bytes for store in stores), default=0)
+        return min((room - other) // stage_bytes, self.asked or MOST_STAGES)
