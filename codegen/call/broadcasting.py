@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from codegen.call.arrays import library
-from codegen.call.views import shape_text
+from codegen.call.batches import launches
+from codegen.call.views import TensorView, shape_text
 from coordgraph import LaunchError
 from coordgraph.validation import a_type
 
@@ -83,7 +84,8 @@ class Broadcast:
             scalars: alpha and beta.
 
         Raises:
-            LaunchError: C or D has another shape, or D cannot be reshaped without a copy.
+            LaunchError: C or D has another shape, or D cannot be reshaped without a copy, or A has
+                no method `reshape`, and one of the arrays is no `TensorView` or is a vector.
         """
         for name, array in (("c", c), ("out", out)):
             if array is not None and tuple(array.shape) != self.shape:
@@ -91,10 +93,13 @@ class Broadcast:
                     f"{name} is {shape_text(tuple(array.shape))}, but "
                     f"{shape_text(self.shape)} is needed; pass an array of this shape"
                 )
+        if not hasattr(a, "reshape"):
+            _by_views(multiply, a, b, c, out, scalars)
+            return out
         left, right = self._operand(a, self.a), self._operand(b, self.b)
         stacked = max(len(left.shape), len(right.shape)) == MATRICES
         matrices = (prod(self.batch), *self.matrix) if stacked else self.matrix
-        add = None if c is None else _reshaped(c, matrices)
+        add = None if c is None else c.reshape(matrices)
         to = None if out is None else library(out).reshaped_view(out, matrices)
         d = multiply(left, right, add, to, *scalars)
         return out if out is not None else d.reshape(self.shape)
@@ -106,24 +111,30 @@ class Broadcast:
         """
         batch, matrix = shape[:-2], shape[-2:]
         if prod(batch) == 1 and prod(self.batch) != 0:
-            return _reshaped(array, matrix)
+            return array.reshape(matrix)
         if prod(batch) != prod(self.batch):
-            array = library(array).broadcast(_reshaped(array, shape), (*self.batch, *matrix))
-        return _reshaped(array, (prod(self.batch), *matrix))
+            array = library(array).broadcast(array.reshape(shape), (*self.batch, *matrix))
+        return array.reshape((prod(self.batch), *matrix))
 
 
-def _reshaped(array: Any, shape: Shape) -> Any:
-    """The array in another shape.
+def _by_views(
+    multiply: Callable[..., Any], a: Any, b: Any, c: Any, out: Any, scalars: tuple[Any, ...]
+) -> None:
+    """Multiply arrays that cannot be reshaped, by launches on views of their memory.
+
+    The arguments are those of `Broadcast.launch`.
 
     Raises:
-        LaunchError: arrays of this type have no method `reshape`.
+        LaunchError: `out` is missing, or an array is no `TensorView`, or is a vector.
     """
-    if not hasattr(array, "reshape"):
+    arrays = [a, b, out] if c is None else [a, b, c, out]
+    if not all(isinstance(x, TensorView) and len(x.shape) >= MATRIX for x in arrays):
         raise LaunchError(
-            f"{a_type(array)} has no method reshape, and kernels take a matrix or a batch with one "
-            f"batch axis; pass one of these instead of {shape_text(tuple(array.shape))}"
+            f"{a_type(a)} has no method reshape, which vectors and products with several batch "
+            "axes need; pass matrices, or batches with one batch axis, and an array out"
         )
-    return array.reshape(shape)
+    for left, right, *add, to in launches(*arrays):
+        multiply(left, right, add[0] if add else None, to, *scalars)
 
 
 def _broadcast(one: Shape, other: Shape, a: Shape, b: Shape) -> Shape:

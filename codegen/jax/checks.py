@@ -21,7 +21,8 @@ from coordgraph.interpreter.arguments import numpy_dtype
 __all__ = ["check_product", "check_type"]
 
 APART = 1 << 62
-"""Bytes between the made-up addresses of two arrays, so that no two arrays share memory."""
+"""Distance in bytes between the addresses that `check_product` gives two arrays. Traced arrays have
+no addresses; with these, no two arrays share memory."""
 
 
 def check_type(name: str, given: Any, *, factor: bool = False) -> None:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from codegen.call.arrays import row_major
 from codegen.call.matmul import matmul
 from codegen.call.views import TensorView
-from codegen.jax.batches import launches
 from codegen.jax.xla_ffi import Buffer, Call, address_of_handler
 from coordgraph.elements import dtype
 from coordgraph.epilogue import EpilogueFunction, parse_function
@@ -43,7 +42,7 @@ def register() -> tuple[Any, ...]:
 
 def _on_host(call: Call) -> None:
     """Multiply for an XLA call whose arrays are in host memory."""
-    _multiply(call, _host_array, matmul)
+    _multiply(call, _host_array)
 
 
 def _on_gpu(call: Call) -> None:
@@ -55,19 +54,11 @@ def _on_gpu(call: Call) -> None:
         strides = row_major(buffer.shape)
         return TensorView(buffer.pointer, buffer.shape, strides, buffer.dtype, where)
 
-    def launch(a: TensorView, b: TensorView, *, out: TensorView | None, **options: Any) -> None:
-        # A product with an epilogue has at most one batch axis, so one launch computes it.
-        if out is None or "epilogue" in options:
-            matmul(a, b, out=out, stream=stream, **options)
-            return
-        for left, right, d in launches(a, b, out):
-            matmul(left, right, out=d, stream=stream, **options)
-
-    _multiply(call, view, launch)
+    _multiply(call, view, stream=stream)
 
 
-def _multiply(call: Call, array: Callable[[Buffer], Any], multiply: Callable[..., Any]) -> None:
-    """Read A, B and operands from the input buffers of a call, and write to its result buffers.
+def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> None:
+    """Call `codegen.matmul` with the buffers of a call: A, B, operands, and arrays for its outputs.
 
     Args:
         call: the call, with the attributes `transpose_a`, `transpose_b`, `invariant`, `parts`,
@@ -75,12 +66,11 @@ def _multiply(call: Call, array: Callable[[Buffer], Any], multiply: Callable[...
             names of the further arrays: operands, or `rows`), `outputs` (the names of the results,
             D first if it is stored), both separated by commas, and `numbers` (the values of number
             operands, as a JSON object).
-        array: a function from a buffer to an array that `multiply` accepts.
-        multiply: `codegen.matmul`, or a function that is called with the same arguments.
+        array: a function from a buffer to an array that `codegen.matmul` accepts.
+        options: further arguments of `codegen.matmul`.
     """
     given: Any = call.attributes
     a, b, *operands = map(array, call.inputs)
-    options = dict[str, Any]()
     results = dict(zip(given["outputs"].split(","), map(array, call.results), strict=True))
     if given["epilogue"]:
         names = filter(None, given["operands"].split(","))
@@ -88,7 +78,7 @@ def _multiply(call: Call, array: Callable[[Buffer], Any], multiply: Callable[...
         options["epilogue"] = _epilogue(given["epilogue"])
     for name in ("transpose_a", "transpose_b", "invariant", "parts"):
         options[name] = given[name]
-    multiply(a, b, out=results.pop("D", None), **results, **options)
+    matmul(a, b, out=results.pop("D", None), **results, **options)
 
 
 @lru_cache(maxsize=256)

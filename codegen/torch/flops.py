@@ -32,12 +32,12 @@ def _of_product(a: Shape, b: Shape, *rest: Any, **options: Any) -> int:
 
 
 def _of_groups(a: Shape, b: Shape, *rest: Any, **options: Any) -> int:
-    """Operations of a product whose m, n or k is divided into groups, all groups together."""
+    """Number of floating-point operations of a grouped product, summed over all groups."""
     return 2 * a[-2] * a[-1] * b[-1]
 
 
 def _of_last_product(first: Any, a: Shape, b: Shape, *rest: Any, **options: Any) -> int:
-    """Operations of A·B, for an operator whose first argument is a tensor that precedes A."""
+    """Number of operations of A·B, for an operator whose first argument is a tensor before A."""
     return _of_product(a, b)
 
 

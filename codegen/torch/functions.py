@@ -63,7 +63,7 @@ def _written(
 def _recorded_matmul(
     input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
 ) -> Any:
-    """The argument `recorded` of `repeating`; None if `matmul` would change the tensors' shapes."""
+    """How `repeating` records a call of `matmul`; None if the call would reshape its tensors."""
     axes = input.dim()
     if axes != other.dim() or not (axes == 2 or (axes == 3 and input.shape[0] == other.shape[0])):
         return None
@@ -133,7 +133,7 @@ def _recorded_linear(
     activation: str | None = None,
     invariant: bool = False,
 ) -> Any:
-    """The argument `recorded` of `repeating`; None with an activation or a vector as `weight`."""
+    """How `repeating` records a call of `linear`; None with an activation or a vector `weight`."""
     if activation is not None or weight.dim() != 2:
         return None
     return as_linear, (input, weight, bias, invariant)
@@ -228,7 +228,7 @@ def _recorded_addmm(
     out: Tensor | None = None,
     invariant: bool = False,
 ) -> Any:
-    """The argument `recorded` of `repeating`; None if alpha or beta is no Python number."""
+    """How `repeating` records a call of `addmm`; None if alpha or beta is no Python number."""
     if type(beta) not in NUMBERS or type(alpha) not in NUMBERS:
         return None
     return _as_addmm, (input, mat1, mat2, float(beta), float(alpha), invariant, out_dtype)
@@ -284,7 +284,7 @@ def _recorded_bmm(
     out: Tensor | None = None,
     invariant: bool = False,
 ) -> Any:
-    """The argument `recorded` of `repeating`: how PyTorch records a repeated call of `bmm`."""
+    """How `repeating` records a call of `bmm`."""
     return _as_matmul, (input, mat2, invariant, out_dtype)
 
 

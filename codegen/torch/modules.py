@@ -153,7 +153,11 @@ def _join_projections(
 
 
 def _fault(given: dict[str, Any]) -> str:
-    """Why weights of gate and up, by their names in a `state_dict`, cannot be joined; else ''."""
+    """The reason why weights of gate and up cannot be joined; '' if they can.
+
+    Args:
+        given: the weights, by their names in a `state_dict`.
+    """
     for name, x in given.items():
         if not isinstance(x, Tensor):
             return f"{name} is a {type(x).__name__}, but a tensor is needed; load a tensor"

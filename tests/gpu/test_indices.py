@@ -62,7 +62,9 @@ def compiled(schedule: str, tile: tuple[int, int, int], target: str, **problem: 
 
 @pytest.mark.parametrize("divisor", [2, 3, 48, 127, 65537])
 def test_i32_are_divided_as_the_error_about_the_operator_advises(divisor: int):
-    """Quotients up to 2^23 are exact, though a product with 16-bit results divides inexactly."""
+    """For dividends up to 2^23 the advised expression is exact, although the `/` of epilogues with
+    16-bit results is approximate.
+    """
     numbers = torch.from_numpy(dividends(divisor)).cuda()
     a, b = (torch.ones(shape, device="cuda").bfloat16() for shape in ((8, 8), (8, len(numbers))))
     quotient = torch.div(numbers, divisor, rounding_mode="floor").int()

@@ -66,7 +66,7 @@ def divided(divisor: int) -> ep.EpilogueFunction:
 
 
 def dividends(divisor: int) -> Array:
-    """Multiples of `divisor` up to 2^23, the least and the largest, and their neighbours."""
+    """The 1000 smallest and largest multiples of `divisor` up to 2^23, and their neighbours."""
     most = (1 << 23) // divisor
     factors = np.concatenate([np.arange(1000), most - np.arange(1000)])
     near = (factors[:, None] * divisor + np.array([-1, 0, 1])).ravel()

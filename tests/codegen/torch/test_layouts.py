@@ -22,7 +22,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def recent(torch: Any, *layouts: Any) -> Any:
-    """A `Recent` that maps the layouts of each list of tensors to the number of the list."""
+    """A `Recent` that knows the layouts of some lists of tensors, each with its number as value."""
     from codegen.torch.layouts import Recent
 
     found = Recent()

@@ -66,7 +66,7 @@ def test_whole_tiles_read_what_counters_of_an_h200_measured(order: str, measured
 @pytest.mark.parametrize("owner", ["first", "last"])
 @pytest.mark.parametrize("grid", [20, 37, 53])
 def test_streams_read_as_often_as_a_simulated_cache(order: str, owner: str, grid: int):
-    """For Stream-K, the model agrees within 35 % with simulated caches of four sizes.
+    """For Stream-K, the model's traffic is within 35 % of that of simulated caches of four sizes.
 
     With 64 output tiles, a share has 3.2, 1.7 and 1.2 tiles.
     """

@@ -181,9 +181,7 @@ class EpilogueWalker(FragmentWalker):
         """The condition that `guard` is true and the launch passes the optional operand."""
         symbol = index_symbol(read_of(tensor))
         there = self.expressions.condition(equal(symbol, 1), self.ranges)
-        if isinstance(guard, bool):
-            return there if guard else False
-        return self.builder.and_(there, guard)
+        return self.both(there, guard)
 
     def _single(self, tensor: str, kind: DType, optional: bool) -> list[Any]:
         """The value of an operand with a single element, in a list, of type `kind`.

@@ -41,7 +41,8 @@ PREDICATED_DISCOUNT = 2
 limited the number of loads that are executed together."""
 
 PREDICATED = (ops.AccumulateFragment, SetCoordinate)
-"""Operations that may be executed under a condition without a branch."""
+"""Operations that need no branch in a conditional: only their loads depend on the condition, and
+predicated loads give 0 if it is false."""
 
 
 class FragmentWalker(Walker):
@@ -84,12 +85,12 @@ class FragmentWalker(Walker):
             return
         assert node.condition is not None
         outer = self.predicate
-        self.predicate = self._both(outer, self.condition(node.condition, node))
+        self.predicate = self.both(outer, self.condition(node.condition, node))
         with self._branch():
             self.run(node.body)
         self.predicate = outer
 
-    def _both(self, one: Any, other: Any) -> Any:
+    def both(self, one: Any, other: Any) -> Any:
         """The conjunction of two conditions, each of which is a bool or an LLVM i1."""
         if isinstance(one, bool):
             return other if one else False
@@ -262,7 +263,7 @@ class FragmentWalker(Walker):
 
     def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
         address, inside = self._address(node, op.source)
-        guard = self._both(self.predicate, inside)
+        guard = self.both(self.predicate, inside)
         if guard is False:
             return
         slots = self._slots(node, op.fragment, op.registers, op.width)

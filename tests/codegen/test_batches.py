@@ -1,4 +1,4 @@
-"""Launches on a GPU of JAX products with several batch axes: views of XLA's buffers, no copies."""
+"""Products with several batch axes of arrays that cannot be reshaped: launches on views."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import codegen
 from codegen.call import matmul
 from codegen.call.arrays import row_major
+from codegen.call.batches import launches
 from codegen.call.views import TensorView
-from codegen.jax.batches import launches
 from codegen.targets.nvptx import driver
 from tests.codegen.nvptx.fake_driver import ARCHITECTURE, CONTEXT, PROCESSORS, install
 
@@ -75,20 +75,23 @@ def test_axes_that_can_be_joined_need_one_launch(a: Any, b: Any, count: int):
 def test_a_call_on_a_gpu_launches_kernels_for_all_batch_axes(
     monkeypatch: pytest.MonkeyPatch, a: tuple[int, ...], b: tuple[int, ...]
 ):
-    """`codegen.matmul` accepts the views of each launch, which it can neither reshape nor copy."""
+    """`codegen.matmul` multiplies views of memory, which it can neither reshape nor copy."""
     fake = install(monkeypatch)
     device = driver.Device(0, "NVIDIA H200", ARCHITECTURE, PROCESSORS, CONTEXT)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
-    views = (
+    batch = np.broadcast_shapes(a, b)
+    left, right, add, out = (
         TensorView(pointer, shape, row_major(shape), "bf16", 0)
         for pointer, shape in (
             (0x100000, (*a, 64, 72)),
             (0x200000, (*b, 72, 40)),
-            (0x300000, (*np.broadcast_shapes(a, b), 64, 40)),
+            (0x300000, (*batch, 64, 40)),
+            (0x400000, (*batch, 64, 40)),
         )
     )
-    parts = list(launches(*views))
-    for left, right, out in parts:
-        codegen.matmul(left, right, out=out)
-    assert len(fake.launches) == len(parts)
+    count = len(list(launches(left, right, out)))
+    assert codegen.matmul(left, right, out=out) is out
+    assert len(fake.launches) == count
+    assert codegen.matmul(left, right, add, out=out) is out
+    assert len(fake.launches) == 2 * count
     matmul.forget()

@@ -1,9 +1,9 @@
 """Divides a product with several batch axes into launches, none of which copies an operand.
 
-A launch takes a batch with one axis, whose matrices are at equal distances. XLA's arrays have no
-gaps, so two adjacent batch axes are joined to one axis if A is stored along both or repeated along
-both, and the same holds for B. The longest of the resulting axes is the batch of each launch. There
-is one launch for each combination of indices of the other axes.
+A launch takes a batch with one axis, whose matrices are at equal distances. Two adjacent batch axes
+are joined to one if all matrices of both are at equal distances in each array; the distance is 0
+along axes that an array repeats. The longest of the resulting axes is the batch of each launch.
+There is one launch for each combination of indices of the other axes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from coordgraph.elements import dtype
 __all__ = ["launches"]
 
 Axis = tuple[int, tuple[int, ...]]
-"""A batch axis: its extent, and for A, B and D the elements from one matrix to the next.
+"""A batch axis: its extent, and for each array the elements from one matrix to the next.
 
 An array that repeats its matrices along the axis has the distance 0.
 """
 
 
 def launches(*arrays: TensorView) -> Iterator[tuple[TensorView, ...]]:
-    """For each launch of a product, the views of A, B and D.
+    """For each launch of a product, views of its arrays.
 
     Args:
-        arrays: A (…, m, k), B (…, k, n) and D (…, m, n), row-major without gaps. A and B may hold
-            the transpose of each matrix. Their batch axes are broadcast to those of D by NumPy's
-            rules.
+        arrays: A (…, m, k), B (…, k, n), C (…, m, n) if there is one, and D (…, m, n). A and B may
+            hold the transpose of each matrix. All batch axes are broadcast to those of D by
+            NumPy's rules.
     """
     batch = arrays[-1].shape[:-2]
     steps = zip(*(_steps(array, len(batch)) for array in arrays), strict=True)
@@ -52,10 +52,11 @@ def launches(*arrays: TensorView) -> Iterator[tuple[TensorView, ...]]:
 def _steps(array: TensorView, count: int) -> Iterator[int]:
     """Elements from one matrix of an array to the next, along each of `count` batch axes of D."""
     yield from (0,) * (count + 2 - len(array.shape))
+    empty = 0 in array.shape
     for extent, stride in zip(array.shape[:-2], array.strides, strict=False):
-        # In arrays without elements, axes that are not repeated may have the stride 0 as well. Any
+        # An array without elements may have the stride 0 along axes that are not repeated. Any
         # other stride will do for them, because no element is read.
-        yield max(stride, 1) if extent != 1 else 0
+        yield (stride or int(empty)) if extent != 1 else 0
 
 
 def _joined(axes: Iterable[Axis]) -> list[Axis]:
