@@ -12,7 +12,7 @@ from codegen.targets.nvptx.sm_80.instructions import F32, I32, I64, Instructions
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.asynchronous import MultiplyShared
-from coordgraph.control.operations import SetCoordinate
+from coordgraph.control.operations import Operation, SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.elements import DTYPES, DType, dtype
@@ -39,10 +39,6 @@ loads of consecutive addresses share the registers of one address."""
 PREDICATED_DISCOUNT = 2
 """Predicated loads of partial sums are counted as half as many bytes in flight: the lowering has
 limited the number of loads that are executed together."""
-
-PREDICATED = (ops.AccumulateFragment, SetCoordinate)
-"""Operations that need no branch in a conditional: only their loads depend on the condition, and
-predicated loads give 0 if it is false."""
 
 
 class FragmentWalker(Walker):
@@ -80,7 +76,7 @@ class FragmentWalker(Walker):
         operations ahead of all additions; after a branch, a load would wait for earlier loads.
         """
         inner = (n.op for n in node.walk() if n is not node)
-        if node.orelse or not all(isinstance(op, PREDICATED) for op in inner):
+        if node.orelse or not all(map(self._needs_no_branch, inner)):
             super()._if(node)
             return
         assert node.condition is not None
@@ -89,6 +85,12 @@ class FragmentWalker(Walker):
         with self._branch():
             self.run(node.body)
         self.predicate = outer
+
+    def _needs_no_branch(self, op: Operation) -> bool:
+        """Whether a conditional with this operation needs no branch: its loads are predicated."""
+        if isinstance(op, ops.AccumulateFragment):
+            return op.source not in self.offsets
+        return isinstance(op, SetCoordinate)
 
     def both(self, one: Any, other: Any) -> Any:
         """The conjunction of two conditions, each of which is a bool or an LLVM i1."""
