@@ -56,7 +56,7 @@ GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
 BANDS = (4, 8, 16)
 """Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
-CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
+CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (640, 32768)
 """The cost model may choose clusters of more than two CTAs for products whose m and n are at least
 CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. On
 two measured sizes with larger k, plans without such clusters were at least as fast.

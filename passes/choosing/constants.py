@@ -94,10 +94,10 @@ class Constants:
         dram_seconds: latency of memory in seconds.
         launch_seconds: seconds that a launch adds to the time of its workgroups, if consecutive
             launches overlap.
-        large_seconds: further seconds of a launch with clusters of four or eight CTAs, besides
-            cluster_seconds.
-        meet_seconds: seconds that each doubling of a cluster's CTAs adds to reach_seconds: TMA
-            multicasts to a stage only when all CTAs have released the stage.
+        large_seconds: further seconds of a launch with clusters of several CTAs both along m and
+            along n, besides cluster_seconds.
+        meet_seconds: seconds that each operand (A, B) with multicast adds to reach_seconds: TMA
+            multicasts to a stage only when all receiving CTAs have released the stage.
         cluster_seconds, stream_seconds, shape_seconds: further seconds of a launch with clusters,
             with tiles divided along k, and with tiles of two shapes.
         fill_seconds: seconds until the first TMA box is in shared memory, besides its transfer.

@@ -83,6 +83,9 @@ class Shape:
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
         """rows, columns: extents of a CTA's part of the macro tile along m and n, in elements."""
+        self.multicasts = (t.cluster_m > 1).astype(float) + (t.cluster_n > 1)
+        """multicasts: number of operands (A, B) that TMA multicasts to several CTAs of a cluster: B
+        if the cluster has several CTAs along m, A if it has several along n."""
         row = ROW_BYTES / t.in_bytes
         """Number of elements of A and B in a 128-byte row of shared memory."""
         self.units = t.tile_k / t.cluster_k / row

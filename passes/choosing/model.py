@@ -148,7 +148,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    launch = launch + np.where(s.workgroups > 2, c.large_seconds, 0)
+    launch = launch + np.where(s.multicasts > 1, c.large_seconds, 0)
     # If tiles are visited in bands, add the time of the integer divisions that find the first tile.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
     # With Stream-K, add the time of the integer divisions that find the start of a workgroup's
@@ -310,8 +310,9 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
     issue = s.copies * c.copy_seconds + c.turn_seconds
     # A pipeline stage is released one iteration after its use began, and must be full again when
     # the other stages have been used.
-    # TMA multicasts to a stage only when all CTAs of the cluster have released the stage.
-    released = c.reach_seconds + c.meet_seconds * np.log2(s.workgroups)
+    # TMA multicasts an operand to a stage only when all CTAs that receive it have released the
+    # stage.
+    released = c.reach_seconds + c.meet_seconds * s.multicasts
     reach = released / np.maximum(s.stages - 2, 0.5)
     step = _largest((multiply, ask, ingest, issue, reach), c.evenness)
     return step, np.minimum(multiply, np.maximum(ask, ingest)), count * rows

@@ -50,7 +50,12 @@ def _on_hopper() -> None:
 
 @pytest.fixture(scope="module")
 def _code(_on_hopper: None) -> None:
-    hopper.warm((*hopper.code_of(RANDOM, hopper.random_cases), *hopper.code_of_d()))
+    hopper.warm(hopper.code_of(RANDOM, hopper.random_cases))
+
+
+@pytest.fixture(scope="module")
+def _code_of_d(_on_hopper: None) -> None:
+    hopper.warm(hopper.code_of_d())
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +171,7 @@ def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
     return variant.vectors.d
 
 
-@pytest.mark.usefixtures("_code")
+@pytest.mark.usefixtures("_code_of_d")
 @pytest.mark.parametrize(("columns", "d_offset", "c_offset", "width"), WAYS_OF_D)
 @pytest.mark.parametrize("spec", DIFFERENT_D, ids=str)
 def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, width: int):
