@@ -56,10 +56,11 @@ GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
 BANDS = (4, 8, 16)
 """Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
-CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (640, 32768)
+CLUSTERED_EXTENT, CLUSTERED_DEPTH = 48, 640
 """The cost model may choose clusters of more than two CTAs for products whose m and n are at least
-CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. On
-two measured sizes with larger k, plans without such clusters were at least as fast.
+CLUSTERED_EXTENT and whose k is at least CLUSTERED_DEPTH, in elements. On nine measured sizes with m
+of 48 or 64, k of 640 to 1023, or k of more than 32768, the best plans with such clusters take 0.92
+times as long as the best plans without (geometric mean, H100 and H200, 2026-11-27).
 """
 TURNS_DEPTH = 1024
 """Smallest k, in elements, for which pingpong warpgroups are tried with B as the left operand of
@@ -111,8 +112,7 @@ def far(table: Table, device: Constants) -> Flag:
     """
     workgroups = table.cluster_m * table.cluster_n
     single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
-    least, most = CLUSTERED_DEPTHS
-    deep = (table.k >= least) & (table.k <= most)
+    deep = table.k >= CLUSTERED_DEPTH
     deep &= np.minimum(table.m, table.n) >= CLUSTERED_EXTENT
     few = Shape(table).tiles <= device.slots(workgroups)
     return (workgroups > 2) & (table.cluster_k == 1) & ~(single & deep & few)
@@ -169,7 +169,7 @@ def candidates(
     out_bytes = stored_bytes(problem)
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
-    large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
+    large = large_clusters or _has_large_clusters(problem, same)
     row, narrow = dtype(problem.dtype).row, order is not None
     k_major = not problem.transpose_a, problem.transpose_b
     known = tiling_columns(reads.element_bytes, row, k_major, large, among, narrow)
@@ -185,17 +185,11 @@ def candidates(
     if order is not None and order.segments > 1:
         kinds = [*pinned_kinds(cut, order.segments)]
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
-    # If no workgroup has two tiles, visiting tiles in bands helps only without clusters: then the
-    # workgroups of a GPC request data of neighbouring tiles at the same time, and the L2 cache
-    # merges equal requests.
-    alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
-    wide = (cut.several | alone) & (cut.tiles_n > 2)
     # If the epilogue reduces rows, a workgroup must hold all columns of a tile.
     rows = (cut.tiling[4] == 1) | (not problem.row_reductions)
-    bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:
-        for band, suits in bands.items():
+        for band, suits in _bands(cut, kind.schedule).items():
             chosen = (kind.tried & suits & rows).nonzero()[0]
             if len(chosen):
                 parts.append((kind, band, chosen))
@@ -237,6 +231,38 @@ def candidates(
     return table.where(kept) if kept.any() and not kept.all() else table
 
 
+def _bands(cut: Tiled, schedule: Pass) -> dict[int, Flag]:
+    """The tilings to try with each height of the bands in which tiles are visited.
+
+    A band of one row of tiles is row-major order.
+
+    Args:
+        cut: the tilings (tile and cluster) of a problem.
+        schedule: the schedule of the plans.
+    """
+    cluster_m, cluster_n, cluster_k = cut.tiling[3:6]
+    # If no workgroup has two tiles, bands of several rows help only without clusters: then the
+    # workgroups of a GPC request data of neighbouring tiles at the same time, and the L2 cache
+    # merges equal requests.
+    alone = cluster_m * cluster_n * cluster_k == 1
+    wide = (cut.several | alone) & (cut.tiles_n > 2)
+    # Clusters along n multicast A, so the L2 cache can merge only requests for B. It does if
+    # consecutive clusters compute tiles in the same column: such plans take 2 to 9 % less time than
+    # in row-major order (eight plans on an H100, 2026-11-27). Clusters along m multicast B; for
+    # them row-major order is the faster one.
+    down = (cluster_n > 1) & (cluster_m * cluster_k == 1) & ~cut.several
+    down &= (cut.tiles_m > 1) & (cut.tiles_n > 1) & (schedule == DataParallel())
+    found = {1: ~down}
+    below = 1
+    for band in BANDS:
+        last = band == BANDS[-1]
+        found[band] = (wide & (cut.tiles_m > band)) | (
+            down & (cut.tiles_m > below) & ((cut.tiles_m <= band) | last)
+        )
+        below = band
+    return found
+
+
 def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n: Column) -> Column:
     """Bytes of the operands (A, B or both) that more than one output tile reads.
 
@@ -270,18 +296,15 @@ def _takes(gemm: Gemm, schedule: Pass) -> bool:
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
-def _has_large_clusters(problem: Gemm, size: Mapping[str, float], *, tuning: bool) -> bool:
+def _has_large_clusters(problem: Gemm, size: Mapping[str, float]) -> bool:
     """Whether a problem has candidate plans with clusters of more than two CTAs.
 
     Args:
         problem: the problem.
         size: `extents(…)`: number of products `l`, `m`, `n`, `k`, and whether groups divide m or k.
-        tuning: whether candidates are measured before one is chosen; larger k are allowed in this
-            case.
     """
-    least, most = CLUSTERED_DEPTHS
     single = size["l"] == 1 and not problem.grouped
-    deep = least <= size["k"] and (tuning or size["k"] <= most)
+    deep = size["k"] >= CLUSTERED_DEPTH
     return single and deep and min(size["m"], size["n"]) >= CLUSTERED_EXTENT
 
 

@@ -94,8 +94,8 @@ class Constants:
         dram_seconds: latency of memory in seconds.
         launch_seconds: seconds that a launch adds to the time of its workgroups, if consecutive
             launches overlap.
-        large_seconds: further seconds of a launch with clusters of several CTAs both along m and
-            along n, besides cluster_seconds.
+        large_seconds: further seconds of a launch with clusters of eight CTAs, or of several CTAs
+            both along m and along n, besides cluster_seconds.
         meet_seconds: seconds that each operand (A, B) with multicast adds to reach_seconds: TMA
             multicasts to a stage only when all receiving CTAs have released the stage.
         cluster_seconds, stream_seconds, shape_seconds: further seconds of a launch with clusters,

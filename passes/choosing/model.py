@@ -35,6 +35,8 @@ __all__ = ["Cost", "Counts", "cost", "iteration", "tile_end"]
 UNHURRIED = 4
 """With fewer pipeline stages (buffers in shared memory for A and B of one iteration) than this
 number, multiplications were measured to take longer."""
+LINE_OF_CTAS = 4
+"""Largest number of CTAs in a cluster along one axis that launches as fast as a cluster of two."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    launch = launch + np.where(s.multicasts > 1, c.large_seconds, 0)
+    large = (s.multicasts > 1) | (s.workgroups > LINE_OF_CTAS)
+    launch = launch + np.where(large, c.large_seconds, 0)
     # If tiles are visited in bands, add the time of the integer divisions that find the first tile.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
     # With Stream-K, add the time of the integer divisions that find the start of a workgroup's

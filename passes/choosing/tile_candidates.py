@@ -62,7 +62,7 @@ TURNS = (
 )
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 alternate between tiles."""
-LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
+LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1), (1, 8), (8, 1))
 """(CTAs along m, CTAs along n) of clusters of more than two CTAs. Clusters of this size speed up
 products that have few output tiles and whose time is limited by the rate of the L2 cache; see
 `passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures plans with these clusters

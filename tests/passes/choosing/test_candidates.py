@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordgraph import Gemm, KernelGraph
-from passes import HeterogeneousTiles, StreamK
+from passes import DataParallel, HeterogeneousTiles, StreamK
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates, chooseable, crowded, slow
 from passes.choosing.counting import FIXUPS
@@ -84,7 +84,7 @@ def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: boo
         assert plan.lowering.why_not(graphs[plan.tile]) is None, plan
 
 
-LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
+LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1), (1, 8, 1), (8, 1, 1)}
 
 
 @quick_cases(2)
@@ -92,13 +92,12 @@ LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
     ("size", "candidate"),
     [
         ((736, 672, 24896), True),
-        ((128, 128, 1024), True),
+        ((48, 672, 640), True),
+        ((424, 328, 55736), True),
         # m is too small for large clusters
-        ((120, 672, 24896), False),
+        ((40, 672, 24896), False),
         # k is too small for large clusters
-        ((736, 672, 1000), False),
-        # k is too large for large clusters
-        ((736, 672, 32776), False),
+        ((736, 672, 632), False),
         # there are too many tiles for large clusters
         ((8192, 8192, 8192), False),
     ],
@@ -123,11 +122,22 @@ def test_large_clusters_are_candidates_where_they_were_measured(
         assert (table.workgroups[large] <= slots[large]).all()
 
 
-def test_tuning_measures_large_clusters_for_a_very_deep_k():
-    problem = Gemm("bf16", None, 424, 328, 55736, transpose_b=True)
-    tuned = candidates(problem, H200, tuning=True)
-    assert LARGE & {plan.cluster for plan in plans_of(tuned)} == LARGE
-    assert not LARGE & {plan.cluster for plan in plans_of(candidates(problem, H200))}
+@pytest.mark.parametrize(
+    ("m", "n", "height"), [(288, 4840, 4), (480, 3000, 8), (960, 1500, 16), (1632, 500, 16)]
+)
+def test_clusters_along_n_compute_one_column_of_tiles_after_the_other(m: int, n: int, height: int):
+    """Requests for B of consecutive clusters can then merge; other clusters keep row-major order.
+
+    With 17 rows of tiles (m = 1632) a band has 16 of them.
+    """
+    table = candidates(Gemm("bf16", None, m, n, 5824, transpose_b=True), H200)
+    whole = table.of_schedule([schedule == DataParallel() for schedule in table.schedules])
+    whole &= Shape(table).tiles <= H200.slots(table.cluster_m * table.cluster_n)
+    along_n = whole & (table.tile_m == 96) & (table.tile_n == 256) & (table.cluster_n == 2)
+    along_n &= table.cluster_m == 1
+    along_m = whole & (table.cluster_m > 1) & (table.cluster_n == 1)
+    assert set(table.width[along_n]) == {height}
+    assert set(table.width[along_m]) == {1}
 
 
 def test_large_clusters_are_no_candidates_for_batches_and_groups():
@@ -289,17 +299,17 @@ def test_what_has_no_registers_beside_c_is_refused():
 
 
 def test_bands_where_there_is_something_to_share():
-    """In a launch of one wave, bands of tiles are candidates only without clusters.
+    """In a launch of one wave, bands of tiles are candidates without clusters, or along n.
 
     Without clusters, bands make neighbouring workgroups request the same operand tiles at the same
-    time. Workgroups of a cluster share operand tiles by multicast anyway.
+    time. Clusters along m keep row-major order, which makes them request the same tiles of A.
     """
     one = candidates(Gemm("bf16", m=1024, n=1024, k=4096, transpose_b=True), H200)
     shape = Shape(one)
     single = shape.tiles <= H200.slots(shape.workgroups)
     in_bands = one.width > 1
     assert (in_bands & single & (shape.workgroups == 1)).any()
-    assert not (in_bands & single & (shape.workgroups > 1)).any()
+    assert not (in_bands & single & (one.cluster_m > 1)).any()
     many = candidates(Gemm("bf16", m=8192, n=8192, k=4096, transpose_b=True), H200)
     assert ((many.width > 1) & (Shape(many).workgroups > 1)).any()
 
