@@ -114,6 +114,8 @@ WHOLE = (
     hopper("data-parallel", (40, 128, 64), layout="tt"),
     hopper("data-parallel", (64, 264, 64), layout="nt"),
     pingpong("data-parallel{persistent=true}", (256, 88, 64), (2, 1, 1), layout="nn"),
+    hopper("rasterize{width=4},data-parallel", (96, 1024, 64), (1, 8, 1), layout="nt"),
+    hopper("data-parallel", (448, 128, 64), (8, 1, 1), layout="nn"),
 )
 """Kernels that are launched on random problems; one workgroup computes each output tile."""
 SHARING = (
@@ -143,6 +145,8 @@ SHARING = (
     hopper("stream-k{owner=last,reduction=tree}", (64, 88, 128), (1, 1, 2), layout="nt"),
     hopper("stream-k{reduction=turnstile}", (24, 256, 64), layout="nn"),
     pingpong("stream-k{owner=last}", (64, 120, 64), layout="tn"),
+    hopper("stream-k{owner=last}", (64, 512, 128), (1, 8, 1), layout="nn"),
+    hopper("stream-k{reduction=scatter,shares=balanced}", (512, 176, 64), (8, 1, 1), layout="tt"),
 )
 """Kernels that are launched on random problems; several workgroups share some output tiles."""
 ADDED = (
