@@ -3,7 +3,8 @@
 One kernel accepts problems of every size, so a program can limit itself to a few kernels. A greedy
 search selects them: it draws sizes, predicts the time of every candidate kernel for each size by
 the cost model, and adds one kernel after another. Each added kernel is the one that lowers most the
-mean logarithm of the shortest predicted time with the selected kernels.
+mean logarithm of the shortest predicted time with the selected kernels. Then each selected kernel
+is replaced by the one that lowers this mean most, if there is one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ WORST = 4.0
 """Largest ratio of a kernel's predicted time to that of the best kernel for a size. Larger ratios,
 and the ratios of kernels that are no candidates for the size, are replaced by WORST, so that no
 single size decides the selection."""
+NEAR_BEST, LEAST_GAIN = 60, 1e-7
+"""NEAR_BEST: a selected kernel may be replaced by one that is among this many best kernels for some
+size. LEAST_GAIN: a kernel is added, or replaced, if the mean logarithm of times falls by more."""
 COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
 """Columns of a `Table`: two plans have the same kernel if they agree in these columns and in the
 schedule."""
@@ -141,16 +145,10 @@ def choose_family(
     sizes = draw_sizes(ranges, drawn)
     options = {"batches": batches, "reads_c": reads_c}
     plans, _, ratios = _predicted(problem, device, sizes, advance, **options)
-    now = np.full(len(sizes), math.log(WORST), np.float32)
-    kernels, losses = list[Plan](), list[float]()
-    while len(kernels) < count:
-        means = np.minimum(ratios, now[:, None]).mean(0)
-        best = int(means.argmin())
-        if means[best] >= now.mean() - 1e-9:
-            break
-        now = np.minimum(now, ratios[:, best])
-        kernels.append(plans[best])
-        losses.append(math.expm1(float(now.mean())))
+    chosen = exchanged(ratios, greedy(ratios, count))
+    kernels = [plans[place] for place in chosen]
+    shortest = np.minimum.accumulate(ratios[:, chosen], axis=1)
+    losses = [math.expm1(float(mean)) for mean in shortest.mean(0)]
     # The family includes the kernel of the fallback plan, which every problem can use.
     spare = fallback(problem.grouped, dtype(problem.dtype).row)
     if all(kernel != spare for kernel in kernels):
@@ -159,6 +157,50 @@ def choose_family(
         kernels.append(spare)
         losses.append(losses[-1] if losses else 0.0)
     return KernelFamily(tuple(kernels), tuple(losses), ranges)
+
+
+def greedy(ratios: NDArray[np.float32], count: int) -> list[int]:
+    """Columns of an array, each added to lower most the mean of the rows' smallest entries.
+
+    Args:
+        ratios: the array that `_predicted` returns.
+        count: the largest number of columns; no column is added that does not lower the mean.
+    """
+    chosen = list[int]()
+    now = np.full(len(ratios), math.log(WORST), np.float32)
+    while len(chosen) < count:
+        means = np.minimum(ratios, now[:, None]).mean(0)
+        best = int(means.argmin())
+        if means[best] >= now.mean() - LEAST_GAIN:
+            break
+        now = np.minimum(now, ratios[:, best])
+        chosen.append(best)
+    return chosen
+
+
+def exchanged(ratios: NDArray[np.float32], chosen: Sequence[int]) -> list[int]:
+    """Chosen columns after each was exchanged for another that lowers the mean more, if any does.
+
+    The columns are returned in the order in which each lowers the mean most.
+
+    Args:
+        ratios: the array that `_predicted` returns.
+        chosen: the columns that `greedy` returns.
+    """
+    found = list(chosen)
+    # Only columns that are among the smallest of some row are worth trying.
+    near = min(NEAR_BEST, ratios.shape[1]) - 1
+    some = np.unique(np.append(np.argpartition(ratios, near, axis=1)[:, : near + 1], chosen))
+    tried = ratios[:, some]
+    for place in range(len(found)):
+        others = ratios[:, found[:place] + found[place + 1 :]]
+        now = others.min(1, initial=math.log(WORST))
+        means = np.minimum(tried, now[:, None]).mean(0)
+        best = int(means.argmin())
+        if means[best] < np.minimum(ratios[:, found[place]], now).mean() - LEAST_GAIN:
+            found[place] = int(some[best])
+    found = list(dict.fromkeys(found))
+    return [found[place] for place in greedy(ratios[:, found], len(found))]
 
 
 def losses_of(

@@ -11,12 +11,22 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
 from coordgraph import Gemm, PassError
 from passes.choosing import Plan, choices, constants_of, rank
 from passes.choosing.candidates import candidates, fallback
 from passes.choosing.drawn_sizes import MOST_OPERATIONS, SizeRange, draw_sizes
-from passes.choosing.kernel_family import KernelFamily, choose_family, losses_of
+from passes.choosing.kernel_family import (
+    KernelFamily,
+    choose_family,
+    exchanged,
+    greedy,
+    losses_of,
+)
 
 DEVICE = constants_of()
 PROBLEM = Gemm("bf16", transpose_b=True)
@@ -46,6 +56,26 @@ def test_a_family_has_no_more_kernels_than_help():
     (best, *_) = rank(replace(PROBLEM, m=512, n=512, k=512), DEVICE)
     assert [plan.kernel for plan in found.kernels] == [best.plan.kernel, str(fallback())]
     assert found.losses == (0.0, 0.0)
+
+
+def mean_of(ratios: NDArray[np.float32], chosen: list[int]) -> float:
+    return float(ratios[:, chosen].min(1).mean())
+
+
+def test_a_kernel_that_was_good_alone_is_exchanged():
+    """Column 0 is the best single column; columns 1 and 2 together are better than it with any."""
+    ratios = np.array([[0.3, 0.0, 1.0], [0.3, 1.0, 0.0], [0.3, 0.0, 1.0]], np.float32)
+    chosen = greedy(ratios, 2)
+    assert chosen == [0, 1]
+    assert exchanged(ratios, chosen) == [1, 2]
+
+
+@given(arrays(np.float32, (12, 9), elements=st.floats(0, 1, width=16)), st.integers(1, 9))
+def test_exchanges_never_raise_the_mean(ratios: NDArray[np.float32], count: int):
+    chosen = greedy(ratios, count)
+    found = exchanged(ratios, chosen)
+    assert len(set(found)) == len(found) <= len(chosen)
+    assert mean_of(ratios, found) <= mean_of(ratios, chosen) + 1e-6
 
 
 def test_rows_of_the_familys_kernels_are_found(family: KernelFamily):
