@@ -31,7 +31,7 @@ from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents, stored_bytes
 from passes.choosing.summation_order import SummationOrder
-from passes.choosing.tile_candidates import WIDE
+from passes.choosing.tile_candidates import WIDE, More
 from passes.choosing.tiling_columns import Columns, Kernels, tiling_columns
 from passes.choosing.tuned_schedules import INTERLEAVED
 from passes.lowering.sm_90a.division import (
@@ -170,9 +170,15 @@ def candidates(
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same)
-    row, narrow = dtype(problem.dtype).row, order is not None
+    more: dict[More, bool] = {
+        "large clusters": large,
+        "narrow": order is not None,
+        "tuned": tuning or all_kinds or large_clusters,
+    }
+    added = frozenset(name for name, wanted in more.items() if wanted)
     k_major = not problem.transpose_a, problem.transpose_b
-    known = tiling_columns(reads.element_bytes, row, k_major, large, among, narrow)
+    row = dtype(problem.dtype).row
+    known = tiling_columns(reads.element_bytes, row, k_major, among, added)
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()

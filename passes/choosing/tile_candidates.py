@@ -5,9 +5,10 @@ A CTA's part of a tile is the macro tile divided by the cluster, along m and n.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
+from typing import Literal
 
 from passes.choosing.kernel_shape import UNIT_K
 from passes.lowering.sm_90a.division import (
@@ -21,7 +22,7 @@ from passes.lowering.sm_90a.division import (
 )
 from passes.lowering.sm_90a.registers import accumulators_beside
 
-__all__ = ["WIDE", "KMajor", "Tiling", "small_tiles", "sums", "tilings"]
+__all__ = ["WIDE", "KMajor", "More", "Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
 """Type: a macro tile and its cluster, as seven numbers.
@@ -77,6 +78,21 @@ LARGE_CLUSTER_WIDTHS = {
 }
 """Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: for each number of rows,
 the numbers of columns."""
+TUNED_CLUSTER_WIDTHS = {
+    **dict.fromkeys(range(56, 249, 8), (192, 256)),
+    48: (192, 256),
+    128: (*range(208, 257, 16), 288, 320),
+    192: (*range(112, 193, 16), 224),
+    256: (*range(80, 193, 16),),
+    320: (96, 128),
+}
+"""Further extents of a CTA's part of a tile that `tune=True` tries with `LARGE_CLUSTERS`: for each
+number of rows, the numbers of columns. No time of such plans has been measured yet, so the cost
+model alone does not choose them."""
+TUNED_WIDTHS = {8: (64, 128, 192, 256)}
+"""Further extents of a CTA's part of a tile that `tune=True` tries if m is small: for each number
+of rows, the numbers of columns. With m of 1 to 8, TMA fills fewer rows with zeros than for tiles of
+16 rows. No time of such plans has been measured yet."""
 NARROW_WIDTHS = {64: (16, 32)}
 """Further extents of a CTA's part of a tile that are tried for batch-invariant products: for each
 number of rows, the numbers of columns. If m and n are small, such tiles give work to more
@@ -85,7 +101,7 @@ additions has one segment of k."""
 NARROW_DEPTHS = (1, 2, 4)
 """Extents of macro tiles along k that are tried with `NARROW_WIDTHS`, as numbers of 128-byte rows
 of shared memory."""
-DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
+DEEP = {8: (2, 4), 16: (2, 4), 32: (2, 4), 64: (2,)}
 """Extents of macro tiles along k that are tried if a CTA's part of a tile has few rows: for each
 number of rows, the extents along k, as numbers of 128-byte rows of shared memory. With few rows, a
 large extent along k keeps enough bytes of B in flight.
@@ -99,6 +115,8 @@ each wgmma instruction if several instructions multiply the columns of a warpgro
 contiguous along n, plans with an odd multiple of 8 columns are not tried: TMA loads the next
 multiple of WIDE columns anyway, and such plans were measured to be 3 to 14 % slower (H200,
 2026-11-24)."""
+More = Literal["large clusters", "narrow", "tuned"]
+"""Type: a name for further tilings; see `tilings`."""
 KMajor = tuple[bool, bool]
 """Type: whether A, and whether B, is contiguous along k."""
 NEVER = 1 << 30
@@ -112,8 +130,7 @@ def tilings(
     row: int = UNIT_K,
     *,
     k_major: KMajor = (True, True),
-    large_clusters: bool = False,
-    narrow: bool = False,
+    more: frozenset[More] = frozenset(),
 ) -> tuple[Tiling, ...]:
     """The macro tiles and clusters of candidate plans, all of which can be lowered to sm_90a.
 
@@ -121,43 +138,68 @@ def tilings(
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: number of elements of A and B in a 128-byte row of shared memory.
         k_major: whether A, and whether B, is contiguous along k.
-        large_clusters: whether to add `LARGE_CLUSTERS`.
-        narrow: whether to add `NARROW_WIDTHS`.
+        more: which further tilings to add. `large clusters` are `LARGE_CLUSTERS`, `narrow` are
+            `NARROW_WIDTHS`, `tuned` are `TUNED_WIDTHS` and, together with `large clusters`,
+            `TUNED_CLUSTER_WIDTHS`.
     """
-    more = [*_large_clusters(c_bytes, row, k_major)] if large_clusters else []
-    if narrow:
-        more += (
-            (rows, columns, units * row, 1, 1, 1, 1)
-            for rows, widths in NARROW_WIDTHS.items()
-            for columns in widths
+
+    def fits(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        return (part for part in parts if _fits(*part, row, c_bytes, k_major))
+
+    found = [*_divided(fits(_parts()), row), *_pingpong(c_bytes, row)]
+    if "large clusters" in more:
+        found += _large_clusters(fits(_listed(LARGE_CLUSTER_WIDTHS)), row)
+    if "narrow" in more:
+        found += (
+            (*part, units * row, 1, 1, 1, 1)
+            for part in _listed(NARROW_WIDTHS)
             for units in NARROW_DEPTHS
         )
-    return tuple(dict.fromkeys((*_tilings(c_bytes, row, k_major), *more)))
+    if "tuned" in more:
+        found += _divided(fits(_listed(TUNED_WIDTHS)), row)
+    if more >= {"tuned", "large clusters"}:
+        found += _large_clusters(fits(_listed(TUNED_CLUSTER_WIDTHS)), row)
+    return tuple(dict.fromkeys(found))
 
 
-def _large_clusters(c_bytes: int, row: int, k_major: KMajor) -> Iterator[Tiling]:
-    """Yield the macro tiles that are tried with clusters of more than two CTAs."""
-    for rows, widths in LARGE_CLUSTER_WIDTHS.items():
-        for columns in widths:
-            if not _fits(rows, columns, row, c_bytes, k_major):
-                continue
-            for m, n in LARGE_CLUSTERS:
-                yield m * rows, n * columns, row, m, n, 1, 1
-                if rows * columns <= 64 * 96:
-                    yield m * rows, n * columns, 2 * row, m, n, 1, 1
+def _listed(widths: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Yield (rows, columns) for each number of rows and each of its numbers of columns."""
+    for rows, several in widths.items():
+        yield from ((rows, columns) for columns in several)
 
 
-def _tilings(c_bytes: int, row: int, k_major: KMajor) -> Iterator[Tiling]:
-    """Yield the macro tiles and clusters that `tilings` returns, some of them more than once."""
-    for rows, columns in _parts():
-        if not _fits(rows, columns, row, c_bytes, k_major):
-            continue
+def _large_clusters(parts: Iterable[tuple[int, int]], row: int) -> Iterator[Tiling]:
+    """Yield the tilings with clusters of more than two CTAs.
+
+    Args:
+        parts: (rows, columns) of a CTA's part of a tile.
+        row: number of elements of A and B in a 128-byte row of shared memory.
+    """
+    for rows, columns in parts:
+        for m, n in LARGE_CLUSTERS:
+            yield m * rows, n * columns, row, m, n, 1, 1
+            if rows * columns <= 64 * 96:
+                yield m * rows, n * columns, 2 * row, m, n, 1, 1
+
+
+def _divided(parts: Iterable[tuple[int, int]], row: int) -> Iterator[Tiling]:
+    """Yield the tilings with one CTA and with two, whose warpgroups are cooperative.
+
+    Args:
+        parts: (rows, columns) of a CTA's part of a tile.
+        row: number of elements of A and B in a 128-byte row of shared memory.
+    """
+    for rows, columns in parts:
         yield from _clusters(rows, columns, row, turns=1)
         if rows <= 64 or columns <= 64:
             yield rows, columns, 2 * row, 1, 1, 2, 1
         for units in DEEP.get(rows, ()):
             if units == 2 or columns <= DEEPEST_COLUMNS:
                 yield rows, columns, units * row, 1, 1, 1, 1
+
+
+def _pingpong(c_bytes: int, row: int) -> Iterator[Tiling]:
+    """Yield the tilings with pingpong warpgroups; the arguments are those of `tilings`."""
     for rows, columns in TURNS:
         left_b = swapped(rows, columns, 2)
         right = rows if left_b else columns
@@ -169,9 +211,8 @@ def _tilings(c_bytes: int, row: int, k_major: KMajor) -> Iterator[Tiling]:
 
 def _parts() -> Iterator[tuple[int, int]]:
     """Yield (rows, columns) of a CTA's part of a tile that are tried without pingpong."""
-    for widths in (FEW_ROWS, LEFT_A_WIDTHS):
-        for rows, several in widths.items():
-            yield from ((rows, columns) for columns in several)
+    yield from _listed(FEW_ROWS)
+    yield from _listed(LEFT_A_WIDTHS)
     for columns, heights in LEFT_B_HEIGHTS.items():
         yield from ((rows, columns) for rows in heights if rows % MMA_M)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from passes.choosing.plan_table import Column, Flag, Table
-from passes.choosing.tile_candidates import KMajor, small_tiles, sums, tilings
+from passes.choosing.tile_candidates import KMajor, More, small_tiles, sums, tilings
 from passes.lowering.sm_90a.division import WARPGROUP
 
 __all__ = ["Columns", "Kernels", "tiling_columns"]
@@ -43,9 +43,8 @@ def tiling_columns(
     c_bytes: int,
     row: int,
     k_major: KMajor,
-    large_clusters: bool,
     among: Kernels | None,
-    narrow: bool,
+    more: frozenset[More],
 ) -> Columns:
     """A table with one row for each tiling: of all kernels, or of the kernels in `among`.
 
@@ -53,11 +52,10 @@ def tiling_columns(
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: elements of A and B in a 128-byte row of shared memory.
         k_major: whether A, and whether B, is contiguous along k.
-        large_clusters: whether to add clusters of more than two CTAs.
         among: the kernels whose tilings are returned; None returns all tilings.
-        narrow: whether to add tiles of few columns.
+        more: which further tilings to add; see `tilings`.
     """
-    known = tilings(c_bytes, row, k_major=k_major, large_clusters=large_clusters, narrow=narrow)
+    known = tilings(c_bytes, row, k_major=k_major, more=more)
     if among is not None:
         known = [tiling for tiling in known if tuple(tiling) in among.tilings]
     found = np.array(known, np.float64).reshape(-1, 7)

@@ -116,6 +116,7 @@ WHOLE = (
     pingpong("data-parallel{persistent=true}", (256, 88, 64), (2, 1, 1), layout="nn"),
     hopper("rasterize{width=4},data-parallel", (96, 1024, 64), (1, 8, 1), layout="nt"),
     hopper("data-parallel", (448, 128, 64), (8, 1, 1), layout="nn"),
+    hopper("data-parallel", (8, 64, 128), layout="nt"),
 )
 """Kernels that are launched on random problems; one workgroup computes each output tile."""
 SHARING = (
@@ -147,6 +148,7 @@ SHARING = (
     pingpong("stream-k{owner=last}", (64, 120, 64), layout="tn"),
     hopper("stream-k{owner=last}", (64, 512, 128), (1, 8, 1), layout="nn"),
     hopper("stream-k{reduction=scatter,shares=balanced}", (512, 176, 64), (8, 1, 1), layout="tt"),
+    hopper("stream-k{owner=last}", (8, 192, 128), (1, 1, 2), layout="nn"),
 )
 """Kernels that are launched on random problems; several workgroups share some output tiles."""
 ADDED = (

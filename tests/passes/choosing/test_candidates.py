@@ -40,7 +40,10 @@ def plans_of(table: Table) -> list[Plan]:
 @pytest.mark.parametrize(("out", "reads_c"), cover(0, product(["bf16", "f32"], [False, True])))
 def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
     c_bytes = (4 if out == "f32" else 2) if reads_c else 0
-    known = (*tilings(c_bytes), *tilings(c_bytes, large_clusters=True)[len(tilings(c_bytes)) :: 3])
+    usual = tilings(c_bytes)
+    more = tilings(c_bytes, more=frozenset({"large clusters", "tuned"}))
+    assert more[: len(usual)] == usual
+    known = (*usual, *more[len(usual) :: 3])
     assert len(known) > 50
     problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
     for *tile, m, n, k, turns in known:
@@ -137,6 +140,24 @@ def test_clusters_along_n_compute_one_column_of_tiles_after_the_other(m: int, n:
     along_m = whole & (table.cluster_m > 1) & (table.cluster_n == 1)
     assert set(table.width[along_n]) == {16}
     assert set(table.width[along_m]) == {1}
+
+
+@pytest.mark.parametrize(
+    ("size", "part"),
+    [((1, 6144, 4096), (8, 64)), ((8, 6144, 4096), (8, 192)), ((1920, 2560, 3376), (128, 320))],
+)
+def test_only_tuning_tries_tiles_without_measured_times(
+    size: tuple[int, int, int], part: tuple[int, int]
+):
+    problem = Gemm("bf16", None, *size, transpose_b=True)
+    for tuning in (False, True):
+        table = candidates(problem, H200, tuning=tuning)
+        found = (table.tile_m == part[0] * table.cluster_m) & (
+            table.tile_n == part[1] * table.cluster_n
+        )
+        if part[0] > 64:
+            found &= table.cluster_m * table.cluster_n > 2
+        assert found.any() == tuning
 
 
 def test_large_clusters_are_no_candidates_for_batches_and_groups():
