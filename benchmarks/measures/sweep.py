@@ -6,18 +6,20 @@
     python -m benchmarks sweep --random 300 --again FILE      # and the fastest plans of FILE
     python -m benchmarks sweep --random 60 --m-high 1200 --n-high 1200 --k-high 65536  # deep k
     python -m benchmarks sweep --clusters 16 --random 60 --m-high 1200 --n-high 1200 --k-high 65536
+    python -m benchmarks sweep --shapes-of-clusters 5 --random 60 --m-high 2000 --n-high 2000
     python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # its other problems
     python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
 
 For every problem, the plans with the best predicted times are measured, together with cuBLAS and
 the plans of --plans, in the same way as by `benchmarks gemm --regime sustained`. A row of the
-record has a problem, a plan and its median time in seconds. Three options find plans that are
-faster than predicted: --families adds the best plan of every schedule and reduction, including
-those that the model never chooses; --clusters adds plans with clusters of four and eight
-workgroups, which the model chooses only for products with few tiles; and --explore adds random
-plans that are predicted to be slower. After a new fit, --again measures the fastest plan of each
-problem in older files together with the plans that the model prefers now.
+record has a problem, a plan and its median time in seconds. Four options find plans that are faster
+than predicted: --families adds the best plan of every schedule and reduction, including those that
+the model never chooses; --clusters adds plans with clusters of four and eight workgroups, which the
+model chooses only for products with few tiles; --shapes-of-clusters adds plans of every shape of
+cluster; and --explore adds random plans that are predicted to be slower. After a new fit, --again
+measures the fastest plan of each problem in older files together with the plans that the model
+prefers now.
 
 The time limit includes compiling; no problem is started after it. --resume continues a file; the
 other options must be the same as in the run that wrote it.
@@ -32,11 +34,8 @@ TMA needs. With --step 1 some rows are not; their problems are measured with the
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -57,119 +56,19 @@ from benchmarks.peers.compete import compete, is_wrong
 from benchmarks.peers.contender import CUBLAS
 from benchmarks.peers.libraries import CuBlas
 from benchmarks.peers.ours import PlanKernel
-from benchmarks.peers.plans import Plan, compile_plans, gemm_of_layout, parse_plan
-from benchmarks.problems.log_uniform import STEP, log_uniform_shapes
+from benchmarks.peers.plans import Plan, compile_plans, parse_plan
+from benchmarks.peers.swept_plans import LIKELY, Selection
+from benchmarks.problems.log_uniform import log_uniform_shapes
 from benchmarks.problems.problem import Problem
 from benchmarks.problems.shapes import Shape, select_shapes
 from benchmarks.reports.console import make_console, progress_bars
 from benchmarks.reports.record import environment, key_of, load, result_path, write
 from benchmarks.timing.budget import TimeBudget
 from codegen.targets.nvptx.driver import unavailable
-from coordgraph import CoordGraphError, Gemm
-from passes.choosing import choices, constants_of, rank, sizes
+from coordgraph import CoordGraphError
 from passes.choosing.calibrate import is_plan
-from passes.choosing.fixed_rules import instructions_plan
 
-__all__ = ["fastest", "jobs", "main", "plans_for"]
-
-LIKELY = 24
-"""Default of --likely: the number of plans with the shortest predicted times that are measured."""
-SAME_TILE = 2
-"""--clusters measures at most this many plans with the same tile and cluster."""
-EXPLORE_FACTOR, EXPLORE_PLANS = 2.0, 1000
-"""--explore draws from the EXPLORE_PLANS plans with the best predicted times, and only plans that
-are predicted to take at most EXPLORE_FACTOR times the time of the best."""
-
-
-def plans_for(
-    shape: Shape,
-    layout: str,
-    dtype: str,
-    count: int,
-    explored: int = 0,
-    seed: int = 0,
-    families: float = 0.0,
-    clusters: int = 0,
-) -> list[Plan]:
-    """The plans to measure on a problem.
-
-    Args:
-        shape: the problem's m, n and k.
-        layout: how A and B are stored, one of `LAYOUTS`.
-        dtype: the element type of A, B and D.
-        count: the number of plans with the shortest predicted times.
-        explored: the number of other plans, drawn at random, each with a different tile.
-        seed: the seed of the random generator.
-        families: a factor. The best plan of every family of schedules (see
-            `passes.choosing.known_schedules.family`) is added if it is predicted to take at most
-            this many times the best plan's time. 0 adds none.
-        clusters: the number of plans with the shortest predicted times among those with clusters of
-            more than two CTAs, which the cost model chooses only for products with few output
-            tiles.
-    """
-    gemm = replace(gemm_of_layout(dtype, layout), m=shape.m, n=shape.n, k=shape.k)
-    if not allows_tma(gemm):
-        return [instructions_plan(shape.m, shape.n, shape.k, constants_of().processors)]
-    likely = [choice.plan for choice in rank(gemm, None, count)]
-    if clusters:
-        likely += _large_clusters(gemm, clusters)
-    if families:
-        likely += _families(gemm, families, {plan.family for plan in likely})
-    if not explored:
-        return likely
-    others: dict[object, Plan] = {}
-    best = inf
-    for choice in islice(choices(gemm), EXPLORE_PLANS):
-        best = min(best, choice.seconds)
-        if choice.seconds > EXPLORE_FACTOR * best:
-            break
-        plan = choice.plan
-        others.setdefault((plan.tile, plan.cluster, plan.consumers), plan)
-    slower = [plan for plan in others.values() if plan not in likely]
-    generator = random.Random(f"{shape.size} {layout} {seed}")
-    return [*likely, *generator.sample(slower, min(explored, len(slower)))]
-
-
-def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
-    """The plan with the best predicted time of each family of schedules that is not in `known`.
-
-    Plans are left out that are predicted to take more than `factor` times the time of the best of
-    all plans.
-    """
-    found: dict[str, Plan] = {}
-    best = inf
-    for choice in choices(gemm, all_kinds=True):
-        best = min(best, choice.seconds)
-        if choice.seconds > factor * best:
-            break
-        found.setdefault(choice.plan.family, choice.plan)
-    return [plan for name, plan in found.items() if name not in known]
-
-
-def _large_clusters(gemm: Gemm, count: int) -> list[Plan]:
-    """The plans with the best predicted times among those with clusters of more than two CTAs.
-
-    At most `SAME_TILE` plans have the same tile and cluster.
-    """
-    found: list[Plan] = []
-    alike: dict[object, int] = {}
-    for choice in choices(gemm, large_clusters=True):
-        plan = choice.plan
-        key = plan.tile, plan.cluster
-        if plan.cluster[0] * plan.cluster[1] <= 2 or alike.get(key, 0) == SAME_TILE:
-            continue
-        alike[key] = alike.get(key, 0) + 1
-        found.append(plan)
-        if len(found) == count:
-            break
-    return found
-
-
-def allows_tma(gemm: Gemm) -> bool:
-    """True if TMA can load A and B: their rows of 16-bit elements are multiples of 16 bytes."""
-    m, n, k = sizes(gemm)
-    rows = (m if gemm.transpose_a else k, k if gemm.transpose_b else n)
-    return all(row % STEP == 0 for row in rows)
+__all__ = ["fastest", "jobs", "main"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -198,6 +97,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--clusters", type=int, default=0, metavar="N",
         help="add the N best predicted plans with clusters of four or eight workgroups",
+    )  # fmt: skip
+    made.add_argument(
+        "--shapes-of-clusters", type=int, default=0, metavar="N",
+        help="add N plans with each shape of cluster, such as 4x1",
     )  # fmt: skip
     made.add_argument(
         "--again",
@@ -300,19 +203,19 @@ def main() -> None:
         sys.exit(str(error))
     console = make_console()
     rows, wrong = record["rows"], list[str]()
+    selection = Selection(
+        *(options.likely, options.explore, options.seed),
+        *(options.families, options.clusters, options.shapes_of_clusters),
+    )
     todo = jobs(options, rows)
     with progress_bars(console) as progress:
         budget = TimeBudget(options.time_limit, len(todo))
         task = progress.add_task("problems", total=budget.left)
         for layout in options.layouts:
             here = [(group, shape) for group, shape, of in todo if of == layout]
-            how = (
-                *(options.likely, options.explore, options.seed),
-                *(options.families, options.clusters),
-            )
             plans = {
                 shape: [
-                    *plans_for(shape, layout, options.dtype, *how),
+                    *selection.plans(shape, layout, options.dtype),
                     *again.get((shape.m, shape.n, shape.k, layout), ()),
                     *options.plans,
                 ]

@@ -7,18 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measures.sweep import compact, fastest, jobs, open_record, plans_for, read_options
+from benchmarks.measures.sweep import compact, fastest, jobs, open_record, read_options
 from benchmarks.problems.log_uniform import log_uniform_shapes
-from benchmarks.problems.shapes import Shape
-from coordgraph import Gemm
-from passes.choosing import choices
-from passes.choosing.fixed_rules import instructions_plan
-
-
-def test_plans_are_those_of_the_best_predictions():
-    found = plans_for(Shape("", 4096, 4096, 4096), "nt", "bf16", 9)
-    assert len(found) == len(set(found)) >= 9
-    assert found[0].tile[0] >= 128
 
 
 def test_rows_are_compact():
@@ -33,50 +23,6 @@ def test_options():
     options = read_options(["--random", "3", "--plans", "128x128x64 stream-k"])
     assert options.random == 3
     assert [str(plan) for plan in options.plans] == ["128x128x64 stream-k"]
-
-
-@pytest.mark.slow
-def test_the_best_of_every_family_is_measured_too():
-    found = Shape("", 2048, 2304, 8192)
-    problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)
-    every = list(choices(problem, all_kinds=True))
-    near = [choice.plan for choice in every if choice.seconds <= 1.3 * every[0].seconds]
-    likely = plans_for(found, "nt", "bf16", 6)
-    plans = plans_for(found, "nt", "bf16", 6, families=1.3)
-    assert plans[: len(likely)] == likely
-    assert {plan.family for plan in plans} == {plan.family for plan in near}
-    for plan in plans[len(likely) :]:
-        assert plan == next(one for one in near if one.family == plan.family)
-    assert len(plans) > len(likely) + 3
-    assert len(plans_for(found, "nt", "bf16", 6, families=1.02)) < len(plans)
-
-
-def test_large_clusters_are_measured_too():
-    shape = Shape("", 736, 672, 24896)
-    likely = plans_for(shape, "nt", "bf16", 6)
-    plans = plans_for(shape, "nt", "bf16", 6, clusters=10)
-    added = plans[len(likely) :]
-    assert plans[: len(likely)] == likely
-    assert len(added) == len({*added}) == 10
-    assert all(plan.cluster[0] * plan.cluster[1] > 2 for plan in added)
-    assert len({(plan.tile, plan.cluster) for plan in added}) >= 5
-
-
-@pytest.mark.parametrize(
-    ("size", "layout", "tma"),
-    [
-        ((1001, 808, 640), "nt", True),
-        ((1001, 808, 640), "tt", False),
-        ((1000, 801, 640), "nt", True),
-        ((1000, 801, 640), "nn", False),
-        ((1000, 808, 641), "nt", False),
-        ((1000, 808, 641), "tn", True),
-    ],
-)
-def test_problems_whose_rows_tma_refuses(size: tuple[int, int, int], layout: str, tma: bool):
-    plans = plans_for(Shape("", *size), layout, "bf16", 5, families=1.3)
-    assert (len(plans) > 5) == tma
-    assert tma or plans == [instructions_plan(*size, 132)]
 
 
 def test_a_run_is_resumed(tmp_path: Path):
