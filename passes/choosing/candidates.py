@@ -21,6 +21,7 @@ from passes.choosing.kinds import (
     Tiled,
     divisible,
     interleaved_kinds,
+    adjacent_kinds,
     pinned_kinds,
     tuned_kinds,
     unusual_kinds,
@@ -181,7 +182,7 @@ def candidates(
     known = tiling_columns(reads.element_bytes, row, k_major, among, added)
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
-    kinds += unusual_kinds(cut) if all_kinds else ()
+    kinds += [*unusual_kinds(cut), *adjacent_kinds(cut)] if all_kinds else ()
     if tuning or all_kinds:
         kinds += interleaved_kinds(cut, np.ones_like(cut.tiles, bool))
     else:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sympy import Expr, Integer
+
 from coordgraph import KernelGraph
-from coordgraph.coordinates.dimensions import Linear
-from coordgraph.coordinates.edges import Flatten, Interleave
+from coordgraph.control.operations import Body, SetCoordinate
+from coordgraph.coordinates.dimensions import Linear, Workgroup
+from coordgraph.coordinates.edges import Deal, Flatten, Interleave
+from coordgraph.integers import floor_div, maximum
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass, option
@@ -36,6 +40,12 @@ most 1."""
 KOrder = Literal["contiguous", "interleaved"]
 """Type of the option `k_order` of `StreamK`: whether a workgroup that computes a part of an output
 tile has consecutive k tiles, or k tiles that alternate with those of other workgroups."""
+Adjacent = Literal["pieces", "tiles"]
+"""Type of the option `adjacent` of `StreamK`: whether workgroups that are launched one after
+another have consecutive pieces of a tile, or the same piece of consecutive tiles."""
+LAUNCHED = "launched"
+"""Id of the dimension that numbers workgroups in the order of their launch. It exists only if
+`adjacent` is `tiles`."""
 ORDERED_TILE, ORDER = "sk.tile", "sk.k"
 """Ids of the dimensions that number the iterations of all tiles if `k_order` is `interleaved`.
 
@@ -112,6 +122,16 @@ class StreamK(Pass):
 
                 m, n --Flatten--> tile; tile, k_tile --Interleave--> sk.tile, sk.k
                 sk.tile, sk.k --Flatten--> global
+
+        adjacent: what workgroups compute whose launched numbers follow one another, so that they
+            run on neighbouring SMs. `pieces`: consecutive shares, which are pieces of one tile at
+            different k, so they have no rows of A or columns of B in common. `tiles`: if W is a
+            multiple of T, the same piece of consecutive tiles. They request the same rows of A, or
+            columns of B, at the same time, so that the L2 cache can merge requests. All workgroups
+            must then be resident, whatever the reduction. A workgroup has a number as it is
+            launched besides its number, which is that of its share::
+
+                workgroup --Deal(max(⌊W/T⌋, 1))--> launched
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -121,6 +141,7 @@ class StreamK(Pass):
     reduction: Reduction = "peers"
     shares: Shares = "equal"
     k_order: KOrder = "contiguous"
+    adjacent: Adjacent = "pieces"
 
     name = "stream-k"
     establishes = ("scheduled",)
@@ -190,8 +211,35 @@ class StreamK(Pass):
             if along:
                 below = (ORDERED_TILE, ORDER)
                 e.coordinates.connect(Interleave(("tile", work.loop.dim), below, share))
-            e.kernel(*stream.control(e), workgroup="workgroup")
+            body, numbered = stream.control(e), "workgroup"
+            if self.adjacent == "tiles":
+                body, numbered = _renumbered(e, body, count, number_of(graph, graph.dangling))
+            e.kernel(*body, workgroup=numbered)
         return e.graph
+
+
+def _renumbered(e: KernelEditor, body: Body, count: Expr, tiles: Expr) -> tuple[Body, str]:
+    """Number the workgroups so that those with the same piece of consecutive tiles are adjacent.
+
+    Args:
+        e: the editor of the graph.
+        body: the operations of a workgroup, which read its number from the dimension `workgroup`.
+        count: the number of workgroups.
+        tiles: the number of output tiles.
+
+    Returns:
+        The operations, and the id of the dimension that numbers workgroups as they are launched.
+    """
+    c = e.coordinates
+    pieces = e.parameter(
+        "pieces", maximum(floor_div(count, tiles), Integer(1)), note="workgroups of a tile"
+    )
+    launched = c.add(Workgroup(LAUNCHED, count, note="workgroups as launched"))
+    c.connect(Deal("workgroup", LAUNCHED, pieces))
+    graph = e.snapshot()
+    ranges = graph.ranges(e.parameters.ranges())
+    (number,) = graph.reverse({LAUNCHED: launched.symbol}, ["workgroup"], ranges)
+    return (SetCoordinate("workgroup", number, body),), LAUNCHED
 
 
 def _add_order(e: KernelEditor, graph: KernelGraph, work: TileWork, space: str) -> Linear:
