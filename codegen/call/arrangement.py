@@ -265,7 +265,10 @@ class Arrangement:
         operands: Mapping[str, Any] = NO_OPERANDS,
         offsets: Any = None,
     ) -> Any:
-        """Call `repeat` with rearranged arrays; None if it refuses the call."""
+        """Repeat an earlier launch with the caller's arrays, arranged as the kernel needs them.
+
+        The result is None if `repeat` returns None because the arrays differ from the earlier ones.
+        """
         arrays = self.operands(a, b, c, out)
         found = repeat(*arrays, alpha, beta, stream, operands, offsets)
         return None if found is None else self._returned(found, out, operands)

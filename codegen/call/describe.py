@@ -216,11 +216,10 @@ def describe(
 
 
 def _apart(gemm: Gemm, views: Mapping[str, TensorView]) -> tuple[str, ...]:
-    """The names of tensors whose rows or vectors have gaps between elements.
+    """Names of the tensors whose elements are not adjacent in a row or in a vector.
 
-    Vectors that have gaps between one another are named, too. The result has only names that
-    `Gemm.element_steps` may have, and of no array that the call leaves out, or that kernels do not
-    read in place.
+    Batches of vectors with gaps between the vectors are named, too. Row reductions, and tensors
+    that the call does not pass, are left out.
     """
     if gemm.diagonal:
         return ()

@@ -19,9 +19,9 @@ from passes.choosing.kernel_shape import UNIT_K, Shape, along
 from passes.choosing.kinds import (
     Kind,
     Tiled,
+    adjacent_kinds,
     divisible,
     interleaved_kinds,
-    adjacent_kinds,
     pinned_kinds,
     tuned_kinds,
     unusual_kinds,
@@ -59,9 +59,9 @@ BANDS = (4, 8, 16)
 """Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTH = 48, 640
 """The cost model may choose clusters of more than two CTAs for products whose m and n are at least
-CLUSTERED_EXTENT and whose k is at least CLUSTERED_DEPTH, in elements. On nine measured sizes with m
-of 48 or 64, k of 640 to 1023, or k of more than 32768, the best plans with such clusters take 0.92
-times as long as the best plans without (geometric mean, H100 and H200, 2026-11-27).
+CLUSTERED_EXTENT and whose k is at least CLUSTERED_DEPTH, in elements. On 11 sizes with m of 48 or
+64, k of 640 to 1023, or k of more than 32768 (12 measurements), the best plans with such clusters
+take 0.93 times as long as the best plans without (geometric mean, H100 and H200, 2026-11-27).
 """
 TURNS_DEPTH = 1024
 """Smallest k, in elements, for which pingpong warpgroups are tried with B as the left operand of
@@ -107,9 +107,9 @@ def far(table: Table, device: Constants) -> Flag:
     """For each plan, whether it has clusters of more than two CTAs and must not be chosen.
 
     Larger clusters are chosen only for single products that have no more output tiles than clusters
-    are resident on the device. On 14 such products, the plan with a larger cluster takes 0.90 times
-    as long (geometric mean) as the plan that is chosen if larger clusters are excluded; on none
-    does it take longer.
+    are resident on the device. On 14 such products (H200, 2026-11-23), the fastest of eight plans
+    with larger clusters takes 0.89 times as long (geometric mean) as the plan that is chosen
+    without them; on two it takes 7 % longer, and for these the model chooses smaller clusters.
     """
     workgroups = table.cluster_m * table.cluster_n
     single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
@@ -159,7 +159,7 @@ def candidates(
         device: the cost model's constants of the device, such as `constants_of` returns.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
-        all_kinds: whether to add schedules that the cost model never prefers, to measure them.
+        all_kinds: whether to add schedules that are excluded from the choice, to measure them.
         tuning: whether to add plans that `codegen.matmul` chooses only if they were measured.
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them (see `far`), to measure them.
@@ -248,9 +248,9 @@ def _bands(cut: Tiled, schedule: Pass) -> dict[int, Flag]:
         schedule: the schedule of the plans.
     """
     cluster_m, cluster_n, cluster_k = cut.tiling[3:6]
-    # If no workgroup has two tiles, bands of several rows help only without clusters: then the
-    # workgroups of a GPC request data of neighbouring tiles at the same time, and the L2 cache
-    # merges equal requests.
+    # If no workgroup has two tiles, bands of several rows help CTAs without clusters: the CTAs of a
+    # GPC then request data of neighbouring tiles at the same time, and the L2 cache merges equal
+    # requests. They also help clusters along n (below).
     alone = cluster_m * cluster_n * cluster_k == 1
     wide = (cut.several | alone) & (cut.tiles_n > 2)
     # Clusters along n multicast A, so the L2 cache can merge only requests for B. It does if

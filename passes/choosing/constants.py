@@ -80,10 +80,11 @@ class Constants:
         split: requests for rows that begin inside a sector of 32 bytes have the time factor
             `straddle + split - 1` instead of `straddle`.
         narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
-        paired: time factor of requests if more than half of the SMs are busy: two SMs then seem to
-            share a path to the L2 cache.
-        beside: time factor of the requests of clusters if at most half of the SMs are busy: the
-            CTAs of a cluster run on neighbouring SMs, which share a path to the L2 cache.
+        paired: time factor of requests and of arriving data if more than half of the SMs are busy:
+            two SMs then seem to share a path to the L2 cache.
+        beside: time factor of requests and of arriving data of clusters if at most half of the SMs
+            are busy: the CTAs of a cluster run on neighbouring SMs, which share a path to the L2
+            cache.
         l2_rate: bytes per second of the L2 cache, over all SMs.
         merged: share of requests by neighbouring workgroups, for the same data at the same time,
             that the L2 cache merges into one.

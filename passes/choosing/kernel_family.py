@@ -62,7 +62,7 @@ class KernelFamily:
         kernels: the kernels, each as a plan without a grid, in the order of selection.
         losses: entry i is for the first i + 1 kernels: the geometric mean, over the sizes for which
             the kernels were selected, of (best predicted time with these kernels / best predicted
-            time with any kernel), minus 1.
+            time with any kernel), minus 1. Ratios above `WORST` count as `WORST`.
         ranges: the ranges of sizes for which the kernels were selected.
     """
 
@@ -160,10 +160,10 @@ def choose_family(
 
 
 def greedy(ratios: NDArray[np.float32], count: int) -> list[int]:
-    """Columns of an array, each added to lower most the mean of the rows' smallest entries.
+    """Choose columns one after another to lower the mean, over rows, of the smallest chosen entry.
 
     Args:
-        ratios: the array that `_predicted` returns.
+        ratios: the array that `_predicted` returns, with logarithms of ratios of times.
         count: the largest number of columns; no column is added that does not lower the mean.
     """
     chosen = list[int]()
@@ -179,7 +179,7 @@ def greedy(ratios: NDArray[np.float32], count: int) -> list[int]:
 
 
 def exchanged(ratios: NDArray[np.float32], chosen: Sequence[int]) -> list[int]:
-    """Chosen columns after each was exchanged for another that lowers the mean more, if any does.
+    """Replace each chosen column by the one that lowers the mean of `greedy` most, if any does.
 
     The columns are returned in the order in which each lowers the mean most.
 

@@ -139,8 +139,9 @@ class Shape:
         """asked_bytes: bytes of `operand_bytes` that the CTA itself requests from the L2 cache; the
         remaining bytes arrive by multicast from other CTAs of its cluster."""
         self.merged = self._merged(t)
-        """merged: share of `asked_bytes` that a CTA on a neighbouring SM requests at the same time,
-        so that the L2 cache merges both requests; 0 for clusters, whose multicasts do not merge."""
+        """merged: share of `asked_bytes` that a CTA on a neighbouring SM requests at the same time.
+        The L2 cache merges the share `Constants.merged` of these. 0 for clusters: the model ignores
+        merges of their requests without multicast."""
         row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
         rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
 
@@ -206,7 +207,7 @@ class Shape:
         """The shapes of all plans of a table.
 
         Plans that differ only in the order of tiles (`width`) have equal shapes, which are computed
-        once. Only the column `merged` (requests that the L2 cache merges) is computed for each.
+        once. Only the column `merged` (requests that the L2 cache may merge) is computed for each.
         """
         if t.distinct is None:
             return cls(t)
@@ -222,7 +223,7 @@ class Shape:
         return found
 
     def _merged(self, t: Table) -> Column:
-        """For each plan, the share of requests that the L2 cache merges with a neighbouring CTA's.
+        """For each plan, the share of requests that L2 may merge with those of a neighbouring CTA.
 
         The share depends on the order of tiles, unlike all other columns of a shape.
         """

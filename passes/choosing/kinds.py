@@ -15,7 +15,7 @@ import numpy as np
 from passes.base import Pass
 from passes.choosing.plan_table import Column, Flag
 from passes.choosing.summation_order import split_schedule
-from passes.choosing.tuned_schedules import INTERLEAVED, ADJACENT, SLIVER, TUNED
+from passes.choosing.tuned_schedules import ADJACENT, INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
@@ -23,9 +23,9 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = [
     "Kind",
     "Tiled",
+    "adjacent_kinds",
     "divisible",
     "interleaved_kinds",
-    "adjacent_kinds",
     "pinned_kinds",
     "tuned_kinds",
     "unusual_kinds",

@@ -36,7 +36,7 @@ UNHURRIED = 4
 """With fewer pipeline stages (buffers in shared memory for A and B of one iteration) than this
 number, multiplications were measured to take longer."""
 LINE_OF_CTAS = 4
-"""Largest number of CTAs in a cluster along one axis that launches as fast as a cluster of two."""
+"""Largest number of CTAs in a cluster along one axis for which `large_seconds` is not added."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Cost:
     """Predicted seconds of plans: each field is a column with one entry per plan.
 
     Attributes:
-        launch: time before the first workgroup multiplies, plus the time after the last one has
-            ended.
+        launch: what a launch adds to the time of its workgroups. The wait for their first loads is
+            in `loop`.
         loop: main loop of the workgroup with most work.
         tiles: ends of the tiles of the workgroup with most work: the pipeline drains, D is stored.
         fixup: sending, awaiting and adding partial sums, for the workgroup with most fix-up.

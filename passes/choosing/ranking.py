@@ -99,7 +99,7 @@ def choices(
         device: the cost model's constants of the device; None for those of the measured H200.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
-        all_kinds: whether to add schedules that the cost model never prefers; see `candidates`.
+        all_kinds: whether to add schedules that are excluded from the choice; see `candidates`.
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them; see `candidates`.
         among: the kernels to which the plans are limited; None sets no limit.

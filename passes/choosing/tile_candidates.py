@@ -39,7 +39,8 @@ LEFT_A_WIDTHS = {
     320: (96, 128),
 }
 """Extents of a CTA's part of a tile that are tried with A as the left operand of wgmma: for each
-number of rows, the numbers of columns. Odd multiples of 8 above 120 are left out: those up to 184
+number of rows, the numbers of columns. With 64 rows and 128, 192 or 256 columns B is the left
+operand (see `swapped`). Odd multiples of 8 above 120 are left out: those up to 184
 were measured to be up to 17 % slower than the next multiple of 16 (H200, 2026-11-24). With 320
 rows, each of two warpgroups has half of the columns. Widths whose half is an odd multiple of 8 are
 left out there, since 320x112 was measured to be 26 % slower than predicted (H200, 2026-11-27)."""
@@ -178,6 +179,8 @@ def _large_clusters(parts: Iterable[tuple[int, int]], row: int) -> Iterator[Tili
     for rows, columns in parts:
         for m, n in LARGE_CLUSTERS:
             yield m * rows, n * columns, row, m, n, 1, 1
+            # Small parts are also tried with twice the extent along k, so that each TMA box brings
+            # more bytes.
             if rows * columns <= 64 * 96:
                 yield m * rows, n * columns, 2 * row, m, n, 1, 1
 

@@ -12,7 +12,7 @@ from passes.schedules.split_k import SplitK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["INTERLEAVED", "ADJACENT", "PINNED", "SLIVER", "TUNED"]
+__all__ = ["ADJACENT", "INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
 
 SLIVER = 8
 """The value that is tried for the schedule option `least_segment`, the smallest number of main loop

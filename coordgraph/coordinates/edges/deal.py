@@ -15,6 +15,9 @@ from coordgraph.validation import integer
 
 __all__ = ["Deal"]
 
+EIGHT = Integer(8)
+"""The default number of groups."""
+
 
 @dataclass(frozen=True)
 class Deal(Edge):
@@ -35,7 +38,7 @@ class Deal(Edge):
         groups: the number G of groups, at least 1; it may depend on the launch's sizes.
     """
 
-    groups: Expr = Integer(8)
+    groups: Expr = EIGHT
 
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
