@@ -27,6 +27,7 @@ __all__ = [
     "forget",
     "kernel_of",
     "known",
+    "lowering_of",
     "refuse",
     "try_plans",
 ]
@@ -204,7 +205,7 @@ def compile_plan(
     """
     with collection_paused():
         graph = plan.graph(gemm)
-        lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
+        lowering = lowering_of(plan, graph, target, alignment, reads_c=reads_c)
         made = compile(
             graph, target, lowering=lowering, instructions=instructions, timeline=timeline
         )
@@ -212,7 +213,7 @@ def compile_plan(
     return made
 
 
-def _lowering_of(
+def lowering_of(
     plan: Plan, graph: KernelGraph, target: str, alignment: int, *, reads_c: bool
 ) -> Pass | None:
     """The target's fastest lowering with the options (such as the cluster) that the plan sets.

@@ -58,6 +58,10 @@ class ByRule:
     legend = ""
     """The sentence on the units of the table's times: empty, because the table has no times."""
 
+    seconds = bound = None
+    """The predicted seconds of the plan and the term that limits its speed: None, as there is no
+    prediction."""
+
     @property
     def best(self) -> ByRule:
         """This object, so that `best.plan` is the chosen plan in explanations of every kind."""
@@ -246,14 +250,13 @@ def explain_problem(
     """Explain which plan is chosen for a `Gemm` with sizes and with `batches` products."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
-    refusal = LowerToTensorCores().why_not(problem.graph())
-    if refusal is not None:
-        refusal = refusal.removesuffix(COMPILE_FOR_CPU)
     here = {gpu.name: gpu for gpu in _here()}
+    gpu = next(iter(here), constants_of().device) if device is None else device
+    on = _request(problem, gpu, here)
+    refusal = None if on.target == CPU else _refusal(problem, on.target)
     assumed = "" if device is not None else _assumed(here, refusal)
-    if device is None:
-        device = CPU if refusal is not None else next(iter(here), constants_of().device)
-    on = _request(problem, device, here)
+    if device is None and refusal is not None:
+        on = _request(problem, CPU, here)
     invariant = flag(invariant, "invariant")
     found = replace(on, reads_c=reads_c, batches=batches, invariant=invariant)
     if found.target != CPU and refusal is not None:
@@ -274,6 +277,12 @@ def explain_problem(
         return prediction if times is None else Tuned.of(prediction, times)
     why = (*_why_no_model(found), _why_no_times(found))
     return ByRule(problem, found.target, found.device, found.simple_plan, why, heading)
+
+
+def _refusal(problem: Gemm, architecture: str) -> str | None:
+    """Why a GPU of an architecture, such as `sm_90a`, cannot multiply a problem; else None."""
+    refusal = LowerToTensorCores(architecture=architecture).why_not(problem.graph())
+    return None if refusal is None else refusal.removesuffix(COMPILE_FOR_CPU)
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:

@@ -7,14 +7,18 @@ import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from codegen.cli.options import DEFAULT_SCHEDULE, Problem, Scheduling, read_pipeline
 from codegen.cli.targets import resolve
 from coordgraph import CoordGraphError, KernelGraph, ParseError, from_json, parse
+from passes.lowering.architectures import ALIGNED_BYTES
 from passes.pipeline import Dump, Pipeline
+
+if TYPE_CHECKING:
+    from passes.choosing import Plan
 
 __all__ = ["Stage", "choose", "lower", "read_graph", "staged", "stages"]
 
@@ -114,8 +118,14 @@ def staged(
     return found
 
 
-def lower(stage: Stage, target: str) -> Stage:
-    """The stage that follows the scheduled stage `stage`: its graph, lowered for a target."""
+def lower(stage: Stage, target: str, plan: Plan | None = None) -> Stage:
+    """The stage that follows the scheduled stage `stage`: its graph, lowered for a target.
+
+    Args:
+        stage: the scheduled stage.
+        target: the name of a target, but not `native`.
+        plan: the plan whose cluster and consumers the kernel for a GPU must have, if any.
+    """
     if target == "interpreter":
         raise typer.BadParameter(
             "--target interpreter has no lowered stage, because the interpreter runs scheduled "
@@ -126,9 +136,13 @@ def lower(stage: Stage, target: str) -> Stage:
 
         graph = lower_to_host(stage.graph)
     else:
+        from codegen.call.build import lowering_of
         from codegen.targets.nvptx import CudaKernel
 
-        graph = CudaKernel(stage.graph, target).lowered
+        how = None
+        if plan is not None:
+            how = lowering_of(plan, stage.graph, target, ALIGNED_BYTES, reads_c=False)
+        graph = CudaKernel(stage.graph, target, lowering=how).lowered
     return Stage(stage.number + 1, "lowered", graph)
 
 

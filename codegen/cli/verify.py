@@ -19,6 +19,7 @@ from codegen.cli.output import duration, print_block, print_json, stdout, workin
 if TYPE_CHECKING:
     from coordgraph import KernelGraph
     from coordgraph.verification import Report
+    from passes.choosing import Plan
 
 __all__ = ["verify"]
 
@@ -120,11 +121,13 @@ def verify(
     source = source if given is None else given
     target = resolve(scheduling.target, problem.dtype)
     free: dict[str, int | None] = {"batches": batches}
+    plan: Plan | None = None
     if source is None:
         if batches is not None and problem.groups:
             raise typer.BadParameter("both --batches and --groups are given; give one of them")
         problem = replace(problem, batched=problem.batched or batches is not None)
-        graph = scheduled(problem, scheduling, fixed=True).graph
+        made = scheduled(problem, scheduling, fixed=True)
+        graph, plan = made.graph, made.plan
     else:
         _refuse_made_options(context)
         free |= {"m": problem.m, "n": problem.n, "k": problem.k}
@@ -132,11 +135,11 @@ def verify(
         graph = read_graph(source)
         if graph.level != "lowered":
             made = from_graph(problem, graph)
-            problem, graph = made.problem, made.graph
+            problem, graph, plan = made.problem, made.graph, made.plan
     sizes = None if extents is None else _sizes(graph, problem, extents, scheduling.workgroups)
     graph = graph if sizes else _narrowed(graph, free)
     with working("checking the graph"):
-        report = _report(graph, target, level.value, check, sizes)
+        report = _report(graph, target, level.value, check, sizes, plan)
     if as_json:
         print_json({"schedule": list(graph.log), **report.json()})
     else:
@@ -247,6 +250,7 @@ def _report(
     level: Literal["default", "all"],
     checks: Sequence[str] | None = None,
     sizes: Mapping[str, int | Sequence[int]] | None = None,
+    plan: Plan | None = None,
 ) -> Report:
     """Check a graph and, if the target is a GPU, also the graph that it is lowered to.
 
@@ -258,6 +262,7 @@ def _report(
         sizes: the launch of `graph` to examine: the value of each launch argument and the entries
             of each table, by name; if None, the checks choose small launches. For the lowered graph
             they always do.
+        plan: the plan whose cluster and consumers the lowered graph has, or None.
     """
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report
@@ -265,7 +270,7 @@ def _report(
     report = graph.check(sizes, level=level, checks=checks)
     if graph.level == "lowered" or not target.startswith("sm_") or checks is not None:
         return report
-    lowered = lower(Stage(0, "start", graph), target).graph.check(level=level)
+    lowered = lower(Stage(0, "start", graph), target, plan).graph.check(level=level)
     launches = (*report.launches, *lowered.launches)
     return Report((*report, *lowered), launches, lowered.not_covered)
 

@@ -416,3 +416,17 @@ def test_plans_read_back(size: tuple[int, int, int]):
     for plan in plans:
         assert Plan.parse(str(plan)) == plan
         assert str(Plan.parse(str(plan))) == str(plan)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_types_of_newer_gpus_are_explained_on_them(kind: str):
+    found = codegen.explain(4096, 4096, 4096, kind, transpose_b=True, device="H200")
+    assert "sm_90a" in "".join(found.heading)
+    with pytest.raises(CodegenError, match="which sm_80 lacks"):
+        codegen.explain(4096, 4096, 4096, kind, transpose_b=True, device="A100")
+
+
+def test_a_plan_by_rule_has_no_time_and_no_bound():
+    best = codegen.explain(2048, 2300, 8192, device="NVIDIA H200").best
+    assert isinstance(best, ByRule)
+    assert (best.seconds, best.bound) == (None, None)

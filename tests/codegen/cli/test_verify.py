@@ -197,3 +197,18 @@ def test_a_named_check_runs_alone(schedule: str, code: ExitCode, verdict: str):
 def test_an_unknown_check_is_named():
     done = coordgraph("verify", "-s", "stream-k", *TILE, "--checks", "speed")
     assert "a scheduled graph has no check 'speed'; its checks are sizes, cover" in done.err
+
+
+def test_a_plan_is_lowered_with_its_cluster():
+    """The plan needs a cluster: a workgroup alone has too few registers for the tile."""
+    plan = "512x192x64@c8x1 data-parallel"
+    done = coordgraph("verify", "--plan", plan, "--target", "sm_90a", "--transpose-b")
+    assert done.code == ExitCode.OK, done.err
+    assert "memory order" in done.out
+
+
+def test_a_plan_with_an_unknown_shape_of_cluster_is_refused():
+    plan = "128x256x64@c8x8 data-parallel"
+    done = coordgraph("verify", "--plan", plan, "--target", "sm_90a", "--transpose-b")
+    assert done.code != ExitCode.OK
+    assert "cluster" in done.err
