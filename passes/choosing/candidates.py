@@ -330,9 +330,9 @@ def _cut(
     """
     m, n, k = (size[axis] for axis in "mnk")
     known, held, small = columns
-    few, most = (m if m <= FEW_TILE else 0), MMA_M
+    few, most = (m if m <= FEW_TILE else 0), (GROUPED_ROWS if problem.grouped else MMA_M)
     if problem.ragged("m"):  # m is the mean number of rows of a group; some groups have more rows
-        few, most = 0, GROUPED_ROWS
+        few = 0
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     part_m, part_n = known[0] / known[3], known[1] / known[4]
     # Multiples of WIDE are faster along an axis that is contiguous in memory; see WIDE. If groups

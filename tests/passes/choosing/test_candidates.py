@@ -160,6 +160,13 @@ def test_only_tuning_tries_tiles_without_measured_times(
         assert found.any() == tuning
 
 
+@pytest.mark.parametrize("m", [16, 64, 80, 200])
+def test_groups_along_k_have_candidates_for_every_m(m: int):
+    problem = Gemm("bf16", None, m, 512, 65536, transpose_a=True, grouped=True, group_axis="k")
+    table = candidates(problem, H200, batches=8)
+    assert {(plan.tile[0], plan.tile[1]) for plan in plans_of(table)} >= {(128, 64), (128, 128)}
+
+
 def test_large_clusters_are_no_candidates_for_batches_and_groups():
     single = Gemm("bf16", None, 736, 672, 24896, transpose_b=True)
     assert LARGE & {plan.cluster for plan in plans_of(candidates(single, H200))}
