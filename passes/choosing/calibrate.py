@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm
-from passes.choosing.candidates import chooseable
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of, file_of
+from passes.choosing.exclusions import chooseable
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, schedule_in

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coordgraph import Gemm
-from passes.choosing.candidates import candidates, chooseable
+from passes.choosing.candidates import candidates
 from passes.choosing.constants import Constants
 from passes.choosing.drawn_sizes import SizeRange, draw_sizes
+from passes.choosing.exclusions import chooseable
 from passes.choosing.kernel_family import KernelFamily
 from passes.choosing.known_schedules import family
 from passes.choosing.model import cost

@@ -67,7 +67,7 @@ alternate between tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1), (1, 8), (8, 1))
 """(CTAs along m, CTAs along n) of clusters of more than two CTAs. Clusters of this size speed up
 products that have few output tiles and whose time is limited by the rate of the L2 cache; see
-`passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures plans with these clusters
+`passes.choosing.exclusions.far`. `benchmarks sweep --clusters` measures plans with these clusters
 for other products too."""
 LARGE_CLUSTER_WIDTHS = {
     **dict.fromkeys(range(56, 249, 8), (128,)),

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, HeterogeneousTiles, StreamK
 from passes.choosing import Plan, constants_of
-from passes.choosing.candidates import candidates, chooseable, crowded, slow
+from passes.choosing.candidates import candidates
 from passes.choosing.counting import FIXUPS
+from passes.choosing.exclusions import chooseable, crowded, slow
 from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import NO_CLUSTER
