@@ -72,6 +72,7 @@ def candidates(
     all_kinds: bool = False,
     tuning: bool = False,
     large_clusters: bool = False,
+    reused: bool = False,
     among: Kernels | None = None,
     order: SummationOrder | None = None,
 ) -> Table:
@@ -86,6 +87,8 @@ def candidates(
         tuning: whether to add plans that `codegen.matmul` chooses only if they were measured.
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them (see `exclusions.far`), to measure them.
+        reused: whether few kernels must serve many sizes: persistent data-parallel kernels are then
+            candidates also if all tiles fit on the device at once. It is implied by `among`.
         among: the kernels to which the plans are limited; the table is empty if none of them suits
             the problem. None sets no limit.
         order: the order of additions along k that the plans must have; None sets no limit.
@@ -104,7 +107,7 @@ def candidates(
     row = dtype(problem.dtype).row
     known = tiling_columns(reads.element_bytes, row, k_major, among, added)
     cut = _cut(problem, same, device, known, large, large_clusters)
-    kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
+    kinds = [*_usual(cut, reused or among is not None), *(tuned_kinds(cut) if tuning else ())]
     kinds += [*unusual_kinds(cut), *adjacent_kinds(cut)] if all_kinds else ()
     if tuning or all_kinds:
         kinds += interleaved_kinds(cut, np.ones_like(cut.tiles, bool))
@@ -181,7 +184,7 @@ def _bands(cut: Tiled, schedule: Pass) -> dict[int, Flag]:
     # in row-major order (eight plans on an H100, 2026-11-27). Clusters along m multicast B; for
     # them row-major order is the faster one.
     down = (cluster_n > 1) & (cluster_m * cluster_k == 1) & ~cut.several
-    down &= (cut.tiles_m > 1) & (cut.tiles_n > 1) & (schedule == DataParallel())
+    down &= (cut.tiles_m > 1) & (cut.tiles_n > 1) & isinstance(schedule, DataParallel)
     found = {1: ~down, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     found[BANDS[-1]] |= down
     return found
@@ -296,8 +299,13 @@ def _cut(
     )
 
 
-def _usual(cut: Tiled) -> Iterator[Kind]:
-    """Yield the schedules that passes list in `Pass.variants`, with suitable tilings and grids."""
+def _usual(cut: Tiled, reused: bool) -> Iterator[Kind]:
+    """Yield the schedules that passes list in `Pass.variants`, with suitable tilings and grids.
+
+    Args:
+        cut: the tilings (tile and cluster) of a problem.
+        reused: whether few kernels must serve many sizes; see `candidates`.
+    """
     for schedule in chosen_schedules():
         counter = counter_of(schedule)
         assert counter is not None
@@ -309,11 +317,13 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             yield Kind(schedule, tried & suits, np.zeros_like(cut.tiles))
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
-        if counter.fixup == "none" and not cut.each:
-            # No schedule with one workgroup for each tile accepts this problem, so the persistent
-            # data-parallel schedule is tried with every tiling.
+        grid = cut.slots
+        if counter.fixup == "none" and (reused or not cut.each):
+            # The persistent data-parallel schedule is tried with every tiling: kernels are reused,
+            # or no schedule with one workgroup for each tile accepts this problem.
             suits = np.ones_like(tried)
-        yield Kind(schedule, tried & suits, cut.slots)
+            grid = np.minimum(cut.tiles, cut.slots) if cut.counted else cut.slots
+        yield Kind(schedule, tried & suits, grid)
         if counter.all_streamed and cut.counted:
             for grid in cut.split_grids:
                 several = (grid > cut.tiles) & (grid != cut.slots)

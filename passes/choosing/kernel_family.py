@@ -258,7 +258,7 @@ def _predicted(
     places: dict[Key, int] = {}
     rows: list[tuple[list[int], NDArray[np.float64]]] = []
     for done, (m, n, k) in enumerate(sizes):
-        table = candidates(replace(problem, m=m, n=n, k=k), device, **options)
+        table = candidates(replace(problem, m=m, n=n, k=k), device, reused=True, **options)
         seconds = cost(table, device).total
         numbers = _numbers([table.schedule, *(getattr(table, name) for name in COLUMNS)])
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)

@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from coordgraph import Gemm, PassError
+from passes import DataParallel
 from passes.choosing import Plan, choices, constants_of, rank
 from passes.choosing.candidates import candidates, fallback
 from passes.choosing.drawn_sizes import MOST_OPERATIONS, SizeRange, draw_sizes
@@ -27,6 +28,8 @@ from passes.choosing.kernel_family import (
     greedy,
     losses_of,
 )
+from passes.choosing.kernel_shape import Shape
+from passes.choosing.model import cost
 
 DEVICE = constants_of()
 PROBLEM = Gemm("bf16", transpose_b=True)
@@ -110,6 +113,21 @@ def test_losses_are_those_of_limited_choices(family: KernelFamily):
         limited, free = (rank(problem, DEVICE, among=x)[0].seconds for x in (family, None))
         if np.isfinite(limited) and limited < 4 * free:
             assert losses[-1, place] == pytest.approx(limited / free - 1, abs=1e-5)
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_persistent_kernels_serve_one_wave_if_kernels_are_reused(reused: bool):
+    """Their grid has a workgroup for each tile, and they are predicted as fast as other kernels."""
+    table = candidates(replace(PROBLEM, m=1024, n=1024, k=4096), DEVICE, reused=reused)
+    persistent = table.of_schedule([s == DataParallel(persistent=True) for s in table.schedules])
+    shape = Shape(table)
+    one_wave = persistent & (shape.tiles <= DEVICE.slots(shape.workgroups))
+    assert one_wave.any() == reused
+    assert (table.workgroups[one_wave] == shape.tiles[one_wave]).all()
+    plain = table.of_schedule([s == DataParallel() for s in table.schedules])
+    seconds = cost(table, DEVICE).total
+    if reused:
+        assert seconds[one_wave].min() == pytest.approx(seconds[plain].min())
 
 
 def test_a_family_without_a_suitable_kernel_gives_the_fallback():
