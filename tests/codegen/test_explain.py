@@ -430,3 +430,8 @@ def test_a_plan_by_rule_has_no_time_and_no_bound():
     best = codegen.explain(2048, 2300, 8192, device="NVIDIA H200").best
     assert isinstance(best, ByRule)
     assert (best.seconds, best.bound) == (None, None)
+
+
+def test_a_problem_without_all_sizes_is_refused():
+    with pytest.raises(VerifyError, match="give all three"):
+        codegen.explain(None, 64, 64)  # pyright: ignore[reportArgumentType]
