@@ -81,15 +81,28 @@ class Selection:
         return [*found, *generator.sample(slower, min(self.explore, len(slower)))]
 
 
-def _explored(gemm: Gemm) -> Iterator[Plan]:
-    """Yield the best predicted plan of each tile, cluster and kind of consumers."""
-    known = set[object]()
+def _near(
+    gemm: Gemm, factor: float, *, all_kinds: bool = False, large_clusters: bool = False
+) -> Iterator[Plan]:
+    """Yield the plans that are predicted to take at most `factor` times the time of the best.
+
+    Plans with shorter predicted times come first. The options are those of `choices`.
+    """
     best = inf
-    for choice in islice(choices(gemm), EXPLORE_PLANS):
+    for choice in choices(gemm, all_kinds=all_kinds, large_clusters=large_clusters):
         best = min(best, choice.seconds)
-        if choice.seconds > EXPLORE_FACTOR * best:
+        if choice.seconds > factor * best:
             return
-        plan = choice.plan
+        yield choice.plan
+
+
+def _explored(gemm: Gemm) -> Iterator[Plan]:
+    """For each tile, cluster and value of `consumers`, yield the plan with the shortest time.
+
+    Times are predicted.
+    """
+    known = set[object]()
+    for plan in islice(_near(gemm, EXPLORE_FACTOR), EXPLORE_PLANS):
         key = plan.tile, plan.cluster, plan.consumers
         if key not in known:
             known.add(key)
@@ -103,17 +116,13 @@ def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
     all plans.
     """
     found: dict[str, Plan] = {}
-    best = inf
-    for choice in choices(gemm, all_kinds=True):
-        best = min(best, choice.seconds)
-        if choice.seconds > factor * best:
-            break
-        found.setdefault(choice.plan.family, choice.plan)
+    for plan in _near(gemm, factor, all_kinds=True):
+        found.setdefault(plan.family, plan)
     return [plan for name, plan in found.items() if name not in known]
 
 
 def _large_clusters(gemm: Gemm, count: int) -> list[Plan]:
-    """The plans with the best predicted times among those with clusters of more than two CTAs.
+    """The `count` plans with the shortest predicted times and more than two CTAs in a cluster.
 
     At most `SAME_TILE` plans have the same tile and cluster.
     """
@@ -137,12 +146,7 @@ def _of_each_shape(gemm: Gemm, count: int) -> Iterator[Plan]:
     At most half of them, rounded up, divide tiles along k, and at most half do not.
     """
     known, shapes = set[object](), Counter[object]()
-    best = inf
-    for choice in choices(gemm, large_clusters=True):
-        best = min(best, choice.seconds)
-        if choice.seconds > SHAPES_FACTOR * best:
-            return
-        plan = choice.plan
+    for plan in _near(gemm, SHAPES_FACTOR, large_clusters=True):
         divides = "stream-k" in plan.family
         part = tuple(a // b for a, b in zip(plan.tile, plan.cluster, strict=True))
         key, kind = (plan.cluster, part, divides), (plan.cluster, divides)
@@ -154,7 +158,7 @@ def _of_each_shape(gemm: Gemm, count: int) -> Iterator[Plan]:
 
 
 def _allows_tma(gemm: Gemm) -> bool:
-    """True if TMA can load A and B: their rows of 16-bit elements are multiples of 16 bytes."""
+    """Whether TMA can load A and B: each row's length in bytes must be a multiple of 16."""
     m, n, k = sizes(gemm)
     rows = (m if gemm.transpose_a else k, k if gemm.transpose_b else n)
     return all(row % STEP == 0 for row in rows)

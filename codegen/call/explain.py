@@ -12,7 +12,7 @@ from codegen.call.known_gpus import KNOWN_GPUS, matching, short_name
 from codegen.call.measured import Measured, remembered
 from codegen.call.request import PlanRequest, unaligned
 from codegen.call.views import LABELS
-from coordgraph import CodegenError, Gemm, VerifyError
+from coordgraph import CodegenError, Gemm
 from coordgraph.validation import flag, whole
 from passes.choosing import Explanation, Plan, constants_of, sizes
 from passes.choosing import explain as explain_plans
@@ -250,10 +250,6 @@ def explain_problem(
     """Explain which plan is chosen for a `Gemm` with sizes and with `batches` products."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
-    try:
-        sizes(problem)
-    except ValueError as error:
-        raise VerifyError(str(error)) from None
     here = {gpu.name: gpu for gpu in _here()}
     gpu = next(iter(here), constants_of().device) if device is None else device
     on = _request(problem, gpu, here)

@@ -15,7 +15,7 @@ from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.choosing.constants import Constants
 from passes.choosing.counting import COUNTED_TILE, WorkCounter
-from passes.choosing.exclusions import CLUSTERED_DEPTH, CLUSTERED_EXTENT, shared_bytes, slow
+from passes.choosing.exclusions import shared_bytes, slow, suits_large_clusters
 from passes.choosing.kernel_shape import UNIT_K, along
 from passes.choosing.kinds import (
     Kind,
@@ -96,7 +96,7 @@ def candidates(
     out_bytes = stored_bytes(problem)
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
-    large = large_clusters or _has_large_clusters(problem, same)
+    large = large_clusters or bool(suits_large_clusters(**same))
     more: dict[More, bool] = {
         "large clusters": large,
         "narrow": order is not None,
@@ -120,9 +120,12 @@ def candidates(
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
     # If the epilogue reduces rows, a workgroup must hold all columns of a tile.
     rows = (cut.tiling[4] == 1) | (not problem.row_reductions)
+    bands = {whole: _bands(cut, whole) for whole in (False, True)}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:
-        for band, suits in _bands(cut, kind.schedule).items():
+        counter = counter_of(kind.schedule)
+        assert counter is not None
+        for band, suits in bands[counter.fixup == "none"].items():
             chosen = (kind.tried & suits & rows).nonzero()[0]
             if len(chosen):
                 parts.append((kind, band, chosen))
@@ -164,14 +167,14 @@ def candidates(
     return table.where(kept) if kept.any() and not kept.all() else table
 
 
-def _bands(cut: Tiled, schedule: Pass) -> dict[int, Flag]:
+def _bands(cut: Tiled, whole: bool) -> dict[int, Flag]:
     """The tilings to try with each height of the bands in which tiles are visited.
 
     A band of one row of tiles is row-major order.
 
     Args:
         cut: the tilings (tile and cluster) of a problem.
-        schedule: the schedule of the plans.
+        whole: whether each tile is computed by one workgroup, not divided along k.
     """
     cluster_m, cluster_n, cluster_k = cut.tiling[3:6]
     # If no workgroup has two tiles, bands of several rows help CTAs without clusters: the CTAs of a
@@ -181,10 +184,10 @@ def _bands(cut: Tiled, schedule: Pass) -> dict[int, Flag]:
     wide = (cut.several | alone) & (cut.tiles_n > 2)
     # Clusters along n multicast A, so the L2 cache can merge only requests for B. It does if
     # consecutive clusters compute tiles in the same column: such plans take 1 to 9 % less time than
-    # in row-major order (eight plans on an H100, 2026-11-27). Clusters along m multicast B; for
+    # in row-major order (nine measurements, H100, 2026-11-27). Clusters along m multicast B; for
     # them row-major order is the faster one.
     down = (cluster_n > 1) & (cluster_m * cluster_k == 1) & ~cut.several
-    down &= (cut.tiles_m > 1) & (cut.tiles_n > 1) & isinstance(schedule, DataParallel)
+    down &= (cut.tiles_m > 1) & (cut.tiles_n > 1) & whole
     found = {1: ~down, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     found[BANDS[-1]] |= down
     return found
@@ -209,18 +212,6 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
     """Whether a schedule accepts a problem; the answer is the same for every macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
-
-
-def _has_large_clusters(problem: Gemm, size: Mapping[str, float]) -> bool:
-    """Whether a problem has candidate plans with clusters of more than two CTAs.
-
-    Args:
-        problem: the problem.
-        size: `extents(…)`: number of products `l`, `m`, `n`, `k`, and whether groups divide m or k.
-    """
-    single = size["l"] == 1 and not problem.grouped
-    deep = size["k"] >= CLUSTERED_DEPTH
-    return single and deep and min(size["m"], size["n"]) >= CLUSTERED_EXTENT
 
 
 def _cut(

@@ -14,14 +14,13 @@ from passes.choosing.model import Counts
 from passes.choosing.plan_table import Column, Flag, Table
 
 __all__ = [
-    "CLUSTERED_DEPTH",
-    "CLUSTERED_EXTENT",
     "chooseable",
     "crowded",
     "far",
     "needless",
     "shared_bytes",
     "slow",
+    "suits_large_clusters",
     "unusual",
 ]
 
@@ -76,11 +75,25 @@ def far(table: Table, device: Constants) -> Flag:
     without them; on two it takes 7 % longer, and for these the model chooses smaller clusters.
     """
     workgroups = table.cluster_m * table.cluster_n
-    single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
-    deep = table.k >= CLUSTERED_DEPTH
-    deep &= np.minimum(table.m, table.n) >= CLUSTERED_EXTENT
+    suits = suits_large_clusters(table.l, table.m, table.n, table.k, table.ragged_m, table.ragged_k)
     few = Shape(table).tiles <= device.slots(workgroups)
-    return (workgroups > 2) & (table.cluster_k == 1) & ~(single & deep & few)
+    return (workgroups > 2) & (table.cluster_k == 1) & ~(suits & few)
+
+
+def suits_large_clusters(
+    l: Column | float,  # noqa: E741
+    m: Column | float,
+    n: Column | float,
+    k: Column | float,
+    ragged_m: Column | float,
+    ragged_k: Column | float,
+) -> Flag:
+    """Whether a problem is a single product that is large enough for clusters of four and eight.
+
+    The arguments are the columns of a `Table` with these names, or their entries for one problem.
+    """
+    single = (l == 1) & (np.equal(ragged_m, 0) & np.equal(ragged_k, 0))
+    return single & (k >= CLUSTERED_DEPTH) & (np.minimum(m, n) >= CLUSTERED_EXTENT)
 
 
 def needless(table: Table, device: Constants) -> Flag:

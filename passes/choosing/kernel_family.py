@@ -179,7 +179,10 @@ def greedy(ratios: NDArray[np.float32], count: int) -> list[int]:
 
 
 def exchanged(ratios: NDArray[np.float32], chosen: Sequence[int]) -> list[int]:
-    """Replace each chosen column by the one that lowers the mean of `greedy` most, if any does.
+    """Replace each chosen column by another one that lowers more the mean which `greedy` lowers.
+
+    A column stays if no other lowers that mean more: the mean, over rows, of the smallest chosen
+    entry.
 
     The columns are returned in the order in which each lowers the mean most.
 
@@ -199,7 +202,6 @@ def exchanged(ratios: NDArray[np.float32], chosen: Sequence[int]) -> list[int]:
         best = int(means.argmin())
         if means[best] < np.minimum(ratios[:, found[place]], now).mean() - LEAST_GAIN:
             found[place] = int(some[best])
-    found = list(dict.fromkeys(found))
     return [found[place] for place in greedy(ratios[:, found], len(found))]
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgraph import Gemm, PassError
+from coordgraph import Gemm, PassError, VerifyError
 from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import dtype
 from passes.base import Pass
@@ -96,7 +96,8 @@ class Table:
             batches: number of products of each problem: of a batch, or of groups.
 
         Raises:
-            ValueError: m, n or k has no value, or the cost model does not know a plan's passes.
+            VerifyError: m, n or k has no value.
+            ValueError: the cost model does not know a plan's passes.
         """
         places: dict[Pass, int] = {}
         each = (_numbers(*row, batches, places) for row in rows)
@@ -234,11 +235,11 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
     """The values of m, n and k of a problem.
 
     Raises:
-        ValueError: m, n or k has no value.
+        VerifyError: m, n or k has no value.
     """
     m, n, k = problem.m, problem.n, problem.k
     if m is None or n is None or k is None:
-        raise ValueError(
+        raise VerifyError(
             "a plan is chosen for one size, and m, n or k has no value; give all three"
         )
     return m, n, k

@@ -106,7 +106,7 @@ def choices(
         order: the order of additions along k that the plans must have; None sets no limit.
 
     Raises:
-        ValueError: m, n or k has no value.
+        VerifyError: m, n or k has no value.
     """
     device = device or constants_of()
     table = candidates(

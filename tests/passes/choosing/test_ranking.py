@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from coordgraph import Gemm
+from coordgraph import Gemm, VerifyError
 from passes.choosing import Plan, choices, constants_of, explain, rank, ranked
 from passes.choosing.candidates import candidates
 from passes.choosing.constants import FOLDER, Constants, known_devices
@@ -44,7 +44,7 @@ def test_a_short_list_ends_with_a_plan_without_clusters(size: tuple[int, int, in
 def test_a_size_must_be_given():
     # the failed call leaves no ranking in the cache, so the second call fails too
     for _ in range(2):
-        with pytest.raises(ValueError, match="m, n or k has no value"):
+        with pytest.raises(VerifyError, match="m, n or k has no value"):
             rank(Gemm("bf16"))
 
 
