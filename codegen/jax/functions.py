@@ -142,7 +142,7 @@ def _default_type(factors: Any) -> Any:
 
 
 def _rows(x: Any) -> Any:
-    """The rows of all matrices of a batch as one matrix, also if they have no elements."""
+    """One matrix with the rows of all matrices of a batch; the batch may have no elements."""
     return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 

@@ -58,7 +58,7 @@ def _on_gpu(call: Call) -> None:
 
 
 def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> None:
-    """Call `codegen.matmul` with the buffers of a call: A, B, operands, and arrays for its outputs.
+    """Call `codegen.matmul` with the buffers that XLA passes: A, B, operands and outputs.
 
     Args:
         call: the call, with the attributes `transpose_a`, `transpose_b`, `invariant`, `parts`,

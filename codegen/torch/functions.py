@@ -63,7 +63,7 @@ def _written(
 def _recorded_matmul(
     input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
 ) -> Any:
-    """How `repeating` records a call of `matmul`; None if the call would reshape its tensors."""
+    """How `repeating` records gradients of a `matmul` call; None if it would reshape tensors."""
     axes = input.dim()
     if axes != other.dim() or not (axes == 2 or (axes == 3 and input.shape[0] == other.shape[0])):
         return None
@@ -133,7 +133,10 @@ def _recorded_linear(
     activation: str | None = None,
     invariant: bool = False,
 ) -> Any:
-    """How `repeating` records a call of `linear`; None with an activation or a vector `weight`."""
+    """How `repeating` records gradients of a `linear` call.
+
+    None if there is an activation, or if `weight` is a vector.
+    """
     if activation is not None or weight.dim() != 2:
         return None
     return as_linear, (input, weight, bias, invariant)
@@ -228,7 +231,10 @@ def _recorded_addmm(
     out: Tensor | None = None,
     invariant: bool = False,
 ) -> Any:
-    """How `repeating` records a call of `addmm`; None if alpha or beta is no Python number."""
+    """How `repeating` records gradients of an `addmm` call.
+
+    None if alpha or beta is not a Python number.
+    """
     if type(beta) not in NUMBERS or type(alpha) not in NUMBERS:
         return None
     return _as_addmm, (input, mat1, mat2, float(beta), float(alpha), invariant, out_dtype)
@@ -284,7 +290,7 @@ def _recorded_bmm(
     out: Tensor | None = None,
     invariant: bool = False,
 ) -> Any:
-    """How `repeating` records a call of `bmm`."""
+    """How `repeating` records gradients of a `bmm` call."""
     return _as_matmul, (input, mat2, invariant, out_dtype)
 
 

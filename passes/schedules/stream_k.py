@@ -128,8 +128,8 @@ class StreamK(Pass):
             different k, so they have no rows of A or columns of B in common. `tiles`: if W is a
             multiple of T, the same piece of consecutive tiles. They request the same rows of A, or
             columns of B, at the same time, so that the L2 cache can merge requests. All workgroups
-            must then be resident, whatever the reduction. A workgroup has a number as it is
-            launched besides its number, which is that of its share::
+            must then be resident, whatever the reduction. The number of a workgroup is that of its
+            share; the dimension `launched` numbers workgroups in the order of their launch::
 
                 workgroup --Deal(max(⌊W/T⌋, 1))--> launched
     """

@@ -257,7 +257,7 @@ class LowerToHopper(Pass):
         return not self.vector or self.vector >= _stored_type(graph.gemm).chunk
 
     def _room(self, graph: KernelGraph, divisions: Sequence[Division]) -> SharedRoom:
-        """The shared memory of a workgroup."""
+        """How the shared memory of a workgroup is divided."""
         enough = ENOUGH_STAGES[self.consumers]
         return SharedRoom(graph, divisions, self.architecture, self.stages, enough)
 

@@ -40,7 +40,7 @@ BOXED = ("A", "B", "D")
 
 @dataclass(frozen=True)
 class SharedRoom:
-    """The shared memory of a workgroup.
+    """Divides the shared memory of a workgroup among pipeline stages and output slots.
 
     Args:
         graph: the scheduled graph.

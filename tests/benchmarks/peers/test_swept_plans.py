@@ -53,7 +53,10 @@ def test_large_clusters_are_measured_too():
 
 
 def test_plans_of_each_shape_of_cluster_are_measured_too():
-    """Of each shape at most four, which differ in a CTA's part of the tile or divide k or not."""
+    """At most four plans have the same shape of cluster; at most two of them divide k.
+
+    Plans of a shape differ in a CTA's part of the tile, or in whether they divide k.
+    """
     shape = Shape("", 976, 704, 5472)
     likely = selected(shape, "nt", likely=1)
     added = selected(shape, "nt", likely=1, shapes=4)[len(likely) :]

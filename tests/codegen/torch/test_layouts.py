@@ -22,7 +22,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def recent(torch: Any, *layouts: Any) -> Any:
-    """A `Recent` that knows the layouts of some lists of tensors, each with its number as value."""
+    """A `Recent` to which lists of tensors were added; the value of a list is its position."""
     from codegen.torch.layouts import Recent
 
     found = Recent()

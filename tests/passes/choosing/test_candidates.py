@@ -128,7 +128,7 @@ def test_large_clusters_are_candidates_where_they_were_measured(
 
 @pytest.mark.parametrize(("m", "n"), [(288, 4840), (960, 1500), (1632, 500)])
 def test_clusters_along_n_compute_one_column_of_tiles_after_the_other(m: int, n: int):
-    """Requests for B of consecutive clusters can then merge; other clusters keep row-major order.
+    """The L2 cache can then merge their requests for B; clusters along m keep row-major order.
 
     A band has 16 rows of tiles. These problems have 3, 10 and 17 rows of the tiles that the test
     looks at.

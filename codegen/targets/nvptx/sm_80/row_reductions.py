@@ -93,7 +93,7 @@ class RowReductionWalker(EpilogueWalker):
                 self.ptx.schedule_barrier()
 
     def _store_slots(self, slots: list[ir.AllocaInstr], values: Iterable[ir.Value]) -> None:
-        """Emit a store of each value to its stack slot; LLVM turns the slots into registers."""
+        """Emit code that stores each value in its stack slot. LLVM replaces slots by registers."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
