@@ -15,7 +15,8 @@ import codegen
 from codegen.targets.nvptx.driver import device
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from tests.gpu import hopper
-from tests.gpu.hopper import ADDED, has_open_grid
+from tests.gpu.hopper import has_open_grid
+from tests.gpu.hopper_kernels import ADDED
 from tests.gpu.kernels import Problem, Spec, buffers, flags_are_down, kernel, shapes
 
 # Skips this file without torch, before the imports below need it.

@@ -15,18 +15,8 @@ from codegen.targets.nvptx import CudaKernel
 from codegen.targets.nvptx.driver import device
 from codegen.targets.nvptx.launch.call import CheckedCall
 from tests.gpu import hopper
-from tests.gpu.hopper import (
-    DIFFERENT_D,
-    RANDOM,
-    SCALES,
-    SHARING,
-    STEADY,
-    SWEEP,
-    TURNS,
-    TWO_SHAPES,
-    WAYS_OF_D,
-    Case,
-)
+from tests.gpu.hopper import SCALES, WAYS_OF_D, Case
+from tests.gpu.hopper_kernels import DIFFERENT_D, RANDOM, SHARING, STEADY, SWEEP, TURNS, TWO_SHAPES
 from tests.gpu.kernels import Problem, Spec, compare, flags_are_down, kernel, poison_partials
 from tests.support.gpu import require_gpu
 

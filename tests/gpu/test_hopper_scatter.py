@@ -14,7 +14,8 @@ import pytest
 from codegen.targets.nvptx.driver import device
 from coordgraph import LaunchError
 from tests.gpu import hopper
-from tests.gpu.hopper import SCATTER, Case, has_open_grid
+from tests.gpu.hopper import Case, has_open_grid
+from tests.gpu.hopper_kernels import SCATTER
 from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel
 from tests.support.gpu import require_gpu
 

@@ -13,17 +13,7 @@ import pytest
 from codegen.architectures import Variant
 from codegen.targets.nvptx.building import Builder
 from tests.gpu.hopper import (
-    DIFFERENT_D,
-    LAYOUTS,
     PROBLEMS,
-    RANDOM,
-    SCATTER,
-    SCHEDULES,
-    SHAPES,
-    SWEEP,
-    TURN_SHAPES,
-    TURNS,
-    TWO_SHAPES,
     Code,
     boxes,
     chunk_of_d,
@@ -33,6 +23,18 @@ from tests.gpu.hopper import (
     random_cases,
     sweep_cases,
     two_shape_cases,
+)
+from tests.gpu.hopper_kernels import (
+    DIFFERENT_D,
+    LAYOUTS,
+    RANDOM,
+    SCATTER,
+    SCHEDULES,
+    SHAPES,
+    SWEEP,
+    TURN_SHAPES,
+    TURNS,
+    TWO_SHAPES,
 )
 from tests.gpu.kernels import Spec
 from tests.support.sampling import chosen, cover, kinds, quick_cases
