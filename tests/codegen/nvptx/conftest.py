@@ -17,3 +17,11 @@ def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     # Kernels are released while the fake driver is installed, whose queue of released kernels ends
     # with the test, so that the real driver never frees them.
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A temporary disk cache of compiled kernels, which the tests of a file share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

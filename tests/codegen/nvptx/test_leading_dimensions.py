@@ -19,9 +19,9 @@ from coordgraph.control.asynchronous import CopyBox
 from coordgraph.control.lowered import ApplyFragment
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
+from tests.codegen.nvptx.called import count_arguments
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.codegen.nvptx.hopper_machine import Hopper
-from tests.codegen.nvptx.test_calls import count_arguments
 from tests.support.ptxas import HAS_WHEEL, assert_clean
 from tests.support.sampling import quick_cases
 
