@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 import time
@@ -129,7 +128,6 @@ class Sampler:
         `thread_local`.
         """
         graph = self.torch.cuda.CUDAGraph()
-        gc.collect()
         with collection_paused():
             graph.capture_begin(capture_error_mode="thread_local")
             try:

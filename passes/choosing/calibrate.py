@@ -63,7 +63,7 @@ errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
 """Number of parts into which the measured sizes are divided. One part is held out: constants are
 fitted to the other parts, and their choices of plans are judged on the held-out part."""
-FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
+FACTORS = ("tall", "short", "split", "paired", "beside", "split_store", "odd_store")
 LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
 """Lower bounds of fitted constants, by name. Each is a factor by which a slow case, such as few
 pipeline stages, multiplies a time, so it is at least 1."""

@@ -20,7 +20,6 @@ from passes.choosing.kernel_shape import UNIT_K, along
 from passes.choosing.kinds import (
     Kind,
     Tiled,
-    adjacent_kinds,
     divisible,
     interleaved_kinds,
     pinned_kinds,
@@ -108,7 +107,7 @@ def candidates(
     known = tiling_columns(reads.element_bytes, row, k_major, among, added)
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut, reused or among is not None), *(tuned_kinds(cut) if tuning else ())]
-    kinds += [*unusual_kinds(cut), *adjacent_kinds(cut)] if all_kinds else ()
+    kinds += unusual_kinds(cut) if all_kinds else ()
     if tuning or all_kinds:
         kinds += interleaved_kinds(cut, np.ones_like(cut.tiles, bool))
     else:

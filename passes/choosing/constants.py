@@ -64,12 +64,15 @@ class Constants:
             time, as the driver reports it.
         estimated: whether the fitted constants are those of another device, not measured.
         source: description of where the constants come from.
-        clock: clock rate in Hz at which tensor cores multiply without a power limit.
+        clock: clock rate in Hz while tensor cores multiply; the power limit keeps it below the
+            highest clock rate of the device.
         shared_bytes: bytes per cycle that the tensor cores of an SM read from shared memory.
         l2_bytes: bytes of the L2 cache.
         dram_rate: bytes per second of memory, over all SMs; nine tenths of the data sheet's.
         lone_rate: bytes per second that one CTA reads from memory if at most half of the SMs are
             busy.
+        tall: time factor of multiplications if a CTA's part of a tile has four or more blocks of
+            64 rows of wgmma's left operand.
         short: time factor of multiplications if fewer than four pipeline stages (buffers for A and
             B of one iteration) fit in shared memory.
         reach_seconds: seconds from the release of a pipeline stage until it is full again.
@@ -102,6 +105,7 @@ class Constants:
         cluster_seconds, stream_seconds, shape_seconds: further seconds of a launch with clusters,
             with tiles divided along k, and with tiles of two shapes.
         fill_seconds: seconds until the first TMA box is in shared memory, besides its transfer.
+        box_seconds: seconds for each box of D that a warpgroup stores at the end of a tile.
         slot_rate: bytes of D per second that a CTA copies to buffers in shared memory if it must
             wait for earlier stores to free these buffers.
         store_rate: bytes of D per second that a CTA stores at the end, when nothing overlaps.
@@ -115,23 +119,24 @@ class Constants:
         level_seconds: further seconds for each level of the `tree` reduction of partial sums.
         scatter_seconds, scatter_rate: a `scatter` reduction takes a CTA scatter_seconds, plus the
             bytes of the partial sums that it adds up divided by scatter_rate (bytes per second).
+        skew: share of the main loop's time that the workgroups of a tile wait for the slowest of
+            them in a `scatter` reduction, in which each needs a part of every sum.
         sum_rate: bytes per second of sums over a cluster whose CTAs divide k.
         power_flops: arithmetic operations per second at the power limit.
+        sharpness: degree p of the p-norm that approximates the maximum of the main loop's time and
+            the lower bounds of this time.
         step_seconds: seconds of an iteration besides its multiplications.
         twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
         straddle: time factor of TMA requests for rows that begin inside a cache line of 128 bytes:
             the request for such a row reads one more line.
         empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
         band_seconds: further seconds of a launch with bands of tiles.
-        tile_seconds, box_seconds: seconds at the end of a tile, and for each box of D that a
-            warpgroup stores.
+        tile_seconds: seconds at the end of a tile.
         handover_seconds: seconds between the main loops of two pingpong warpgroups.
         send_rate: bytes per second of sending a partial sum.
         sum_seconds: latency of a sum over a cluster whose CTAs divide k.
         power_shared, power_l2, power_dram: bytes per second of shared memory, L2 cache and memory
             that alone would reach the power limit.
-        sharpness: degree p of the p-norm that approximates the maximum of the main loop's time and
-            the lower bounds of this time.
         evenness: degree p of the p-norm that approximates the maximum of the times that resources,
             such as tensor cores and TMA, take in one iteration.
     """
@@ -148,6 +153,7 @@ class Constants:
     l2_bytes: float = 50e6
     dram_rate: float = 4.32e12
     lone_rate: float = 66e9
+    tall: float = 1.03
     short: float = 1.05
     reach_seconds: float = 0.7e-6
     turn_seconds: float = 40e-9
@@ -170,6 +176,7 @@ class Constants:
     stream_seconds: float = 0.1e-6
     shape_seconds: float = 0.2e-6
     fill_seconds: float = 0.3e-6
+    box_seconds: float = 0.1e-6
     slot_rate: float = 200e9
     store_rate: float = 60e9
     split_store: float = 1.5
@@ -180,22 +187,22 @@ class Constants:
     level_seconds: float = 1e-6
     scatter_seconds: float = 1e-6
     scatter_rate: float = 40e9
+    skew: float = 0.05
     sum_rate: float = 80e9
     power_flops: float = 1000e12
+    sharpness: float = 4.0
     step_seconds: float = 0.0
     twins: float = 1.0
     straddle: float = 2.0
     empty_seconds: float = 0.0
     band_seconds: float = 0.0
     tile_seconds: float = 0.0
-    box_seconds: float = 0.0
     handover_seconds: float = 0.0
     send_rate: float = math.inf
     sum_seconds: float = 0.0
     power_shared: float = math.inf
     power_l2: float = math.inf
     power_dram: float = math.inf
-    sharpness: float = 4.0
     evenness: float = 8.0
 
     @property
@@ -242,7 +249,7 @@ class Constants:
         return replace(self, **cast(dict[str, Any], figures))
 
 
-KNOWN = ("clock", "shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
+KNOWN = ("shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
 """Names of constants of the cost model that are not fitted: they come from a data sheet or a
 measurement."""
 DETAILS = {
@@ -252,14 +259,12 @@ DETAILS = {
     "empty_seconds": 2e-9,
     "band_seconds": 0.1e-6,
     "tile_seconds": 0.8e-6,
-    "box_seconds": 0.1e-6,
     "handover_seconds": 0.15e-6,
     "send_rate": 30e9,
     "sum_seconds": 1.2e-6,
     "power_shared": 400e12,
     "power_l2": 40e12,
     "power_dram": 20e12,
-    "sharpness": 6.0,
     "evenness": 6.0,
 }
 """Constants that did not improve the cost model's choice of plans on sizes not used in the fit.

@@ -158,7 +158,7 @@ class WorkCounter:
         definitions = Definitions()
         sizes = _Sizes.of(problem)
         found = tally(graph, DEPTH, sizes.known, definitions)
-        width = graph.workgroup.size
+        width = graph.coordinates["workgroup"].size
         assert width is not None
         given = {**sizes.known, **{p.symbol: p.value for p in graph.parameters.items if p.value}}
         grid = width

@@ -15,7 +15,7 @@ import numpy as np
 from passes.base import Pass
 from passes.choosing.plan_table import Column, Flag
 from passes.choosing.summation_order import split_schedule
-from passes.choosing.tuned_schedules import ADJACENT, INTERLEAVED, SLIVER, TUNED
+from passes.choosing.tuned_schedules import INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
@@ -23,7 +23,6 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = [
     "Kind",
     "Tiled",
-    "adjacent_kinds",
     "divisible",
     "interleaved_kinds",
     "pinned_kinds",
@@ -205,16 +204,6 @@ def interleaved_kinds(
         yield Kind(schedule, some, cut.slots)
 
 
-def adjacent_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Yield `ADJACENT` on every grid that divides each output tile among several workgroups."""
-    if not cut.counted:
-        return
-    tried = divisible(cut) & (cut.tiling[6] == 1) & (cut.tiles > 1)
-    for grid in (*cut.split_grids, *cut.other_split_grids):
-        suits = ADJACENT.suits(cut.tiles, cut.depth, np.maximum(grid, 1))
-        yield Kind(ADJACENT, tried & suits & (grid > 0), grid)
-
-
 def pinned_kinds(cut: Tiled, segments: int) -> Iterator[Kind]:
     """Yield Split-K for batch-invariant products, with two or more segments of k.
 
@@ -231,7 +220,6 @@ def pinned_kinds(cut: Tiled, segments: int) -> Iterator[Kind]:
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:
     """Candidates that only `tune=True` measures: schedules in `TUNED`, and grids from `SPLITS`."""
     yield from (kind for kind in unusual_kinds(cut) if kind.schedule in TUNED)
-    yield from adjacent_kinds(cut)
     if not cut.counted:
         return
     scatter = StreamK(reduction="scatter", shares="balanced")

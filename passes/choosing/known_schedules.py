@@ -108,11 +108,11 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def family(schedule: Pass) -> str:
-    """Text for the kind of a schedule: its name, its reduction and three of its options.
+    """Text for the kind of a schedule: its name, its reduction and two of its options.
 
     The reduction is left out if it is the default. `least_segment` above 1 adds the words `without
     slivers`, because it excludes short segments of tiles; `k_order=interleaved` adds the word
-    `interleaved`, `adjacent=tiles` the words `adjacent tiles`.
+    `interleaved`.
 
     >>> from passes import DataParallel, HybridStreamK, StreamK
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))
@@ -125,8 +125,6 @@ def family(schedule: Pass) -> str:
         words.append(str(schedule.options["reduction"]))
     if getattr(schedule, "k_order", "") == "interleaved":
         words.append("interleaved")
-    if getattr(schedule, "adjacent", "") == "tiles":
-        words.append("adjacent tiles")
     if getattr(schedule, "least_segment", 1) > 1:
         words.append("without slivers")
     return " ".join(words)

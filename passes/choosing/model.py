@@ -35,6 +35,9 @@ __all__ = ["Cost", "Counts", "cost", "iteration", "tile_end"]
 UNHURRIED = 4
 """With fewer pipeline stages (buffers in shared memory for A and B of one iteration) than this
 number, multiplications were measured to take longer."""
+MANY_BLOCKS = 4
+"""With this many blocks of 64 rows of wgmma's left operand in a CTA's part of a tile, or with more,
+multiplications were measured to take longer."""
 LINE_OF_CTAS = 4
 """Largest number of CTAs in a cluster along one axis for which `large_seconds` is not added."""
 
@@ -181,6 +184,9 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     # Add the extra time of a workgroup's first iteration: its loads do not overlap with
     # multiplications.
     loop = loop + first + c.fill_seconds
+    # In a reduce-scatter all workgroups of a tile wait for the slowest of them.
+    scattered = (t.fixup == FIXUPS.index("scatter")) & (w.counts.sends > 0)
+    fixup = fixup + np.where(scattered, c.skew * loop, 0)
     # Fix-ups, sums over a cluster and the ends of tiles do not overlap with the traffic of A and B,
     # so their times are added.
     last = end + fixup + sums
@@ -297,6 +303,7 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
     rows = (MMA_M + s.mma_columns) * INSTRUCTION_BYTES
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
     clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < UNHURRIED, c.short, 1)
+    clocks = clocks * np.where(s.blocks >= MANY_BLOCKS, c.tall, 1)
     multiply = count * clocks / c.clock + c.step_seconds
     # If a row of a TMA box begins inside a cache line, the request for the row touches one more
     # line.

@@ -54,7 +54,7 @@ LEFT_B_HEIGHTS = {
 """Extents of a CTA's part of a tile that are tried with B as the left operand of wgmma: for each
 number of columns, the numbers of rows. Multiples of 64 are left out, because A is the left operand
 then."""
-FEW_ROWS = {16: (64, 128, 192, 256), 32: (64, 128, 256)}
+FEW_ROWS = {8: (64, 128, 192, 256), 16: (64, 128, 192, 256), 32: (64, 128, 256)}
 """Extents of a CTA's part of a tile that are tried if m is small: for each number of rows, the
 numbers of columns."""
 TURNS = (
@@ -90,10 +90,6 @@ TUNED_CLUSTER_WIDTHS = {
 """Further extents of a CTA's part of a tile that `tune=True` tries with `LARGE_CLUSTERS`: for each
 number of rows, the numbers of columns. No time of such plans has been measured yet, so the cost
 model alone does not choose them."""
-TUNED_WIDTHS = {8: (64, 128, 192, 256)}
-"""Further extents of a CTA's part of a tile that `tune=True` tries if m is small: for each number
-of rows, the numbers of columns. With m of 1 to 8, TMA fills fewer rows with zeros than for tiles of
-16 rows. No time of such plans has been measured yet."""
 NARROW_WIDTHS = {64: (16, 32)}
 """Further extents of a CTA's part of a tile that are tried for batch-invariant products: for each
 number of rows, the numbers of columns. If m and n are small, such tiles give work to more
@@ -140,8 +136,7 @@ def tilings(
         row: number of elements of A and B in a 128-byte row of shared memory.
         k_major: whether A, and whether B, is contiguous along k.
         more: which further tilings to add. `large clusters` are `LARGE_CLUSTERS`, `narrow` are
-            `NARROW_WIDTHS`, `tuned` are `TUNED_WIDTHS` and, together with `large clusters`,
-            `TUNED_CLUSTER_WIDTHS`.
+            `NARROW_WIDTHS`, and `tuned`, together with `large clusters`, `TUNED_CLUSTER_WIDTHS`.
     """
 
     def fits(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -156,8 +151,6 @@ def tilings(
             for part in _listed(NARROW_WIDTHS)
             for units in NARROW_DEPTHS
         )
-    if "tuned" in more:
-        found += _divided(fits(_listed(TUNED_WIDTHS)), row)
     if more >= {"tuned", "large clusters"}:
         found += _large_clusters(fits(_listed(TUNED_CLUSTER_WIDTHS)), row)
     return tuple(dict.fromkeys(found))

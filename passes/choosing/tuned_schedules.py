@@ -12,7 +12,7 @@ from passes.schedules.split_k import SplitK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["ADJACENT", "INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
+__all__ = ["INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
 
 SLIVER = 8
 """The value that is tried for the schedule option `least_segment`, the smallest number of main loop
@@ -26,9 +26,6 @@ INTERLEAVED: tuple[StreamK, ...] = tuple(
 The first schedule may be chosen without a measurement if the L2 cache is too small for the parts of
 A and B that several output tiles read.
 """
-ADJACENT = StreamK(reduction="scatter", shares="balanced", adjacent="tiles")
-"""The Stream-K schedule in which neighbouring workgroups have the same piece of consecutive tiles,
-so that the L2 cache can merge their requests. No time of such a plan has been measured yet."""
 TUNED: tuple[Pass, ...] = (
     *(
         kind(owner="last", least_segment=SLIVER)
@@ -39,12 +36,11 @@ TUNED: tuple[Pass, ...] = (
     TwoTileStreamK(owner="first", reduction="scatter"),
     HybridStreamK(owner="first", reduction="scatter"),
     *INTERLEAVED,
-    ADJACENT,
 )
 """Schedules that `codegen.matmul` may choose only after they were measured, by `tune=True`.
 
-Each of these schedules but `ADJACENT` was measured to be the fastest on some problem, although
-the cost model predicts that others are faster.
+Each of these schedules was measured to be the fastest on some problem, although the cost model
+predicts that others are faster.
 """
 PINNED: tuple[SplitK, ...] = tuple(SplitK(splits=segments) for segments in (2, 3, 4))
 """Schedules that are chosen only for batch-invariant products, with a fixed number of segments of k

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sympy import Expr, Integer
-
 from coordgraph import KernelGraph
-from coordgraph.control.operations import Body, SetCoordinate
-from coordgraph.coordinates.dimensions import Linear, Workgroup
-from coordgraph.coordinates.edges import Deal, Flatten, Interleave
-from coordgraph.integers import floor_div, maximum
+from coordgraph.coordinates.dimensions import Linear
+from coordgraph.coordinates.edges import Flatten, Interleave
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass, option
@@ -40,12 +36,6 @@ most 1."""
 KOrder = Literal["contiguous", "interleaved"]
 """Type of the option `k_order` of `StreamK`: whether a workgroup that computes a part of an output
 tile has consecutive k tiles, or k tiles that alternate with those of other workgroups."""
-Adjacent = Literal["pieces", "tiles"]
-"""Type of the option `adjacent` of `StreamK`: whether workgroups that are launched one after
-another have consecutive pieces of a tile, or the same piece of consecutive tiles."""
-LAUNCHED = "launched"
-"""Id of the dimension that numbers workgroups in the order of their launch. It exists only if
-`adjacent` is `tiles`."""
 ORDERED_TILE, ORDER = "sk.tile", "sk.k"
 """Ids of the dimensions that number the iterations of all tiles if `k_order` is `interleaved`.
 
@@ -122,16 +112,6 @@ class StreamK(Pass):
 
                 m, n --Flatten--> tile; tile, k_tile --Interleave--> sk.tile, sk.k
                 sk.tile, sk.k --Flatten--> global
-
-        adjacent: what workgroups compute whose launched numbers follow one another, so that they
-            run on neighbouring SMs. `pieces`: consecutive shares, which are pieces of one tile at
-            different k, so they have no rows of A or columns of B in common. `tiles`: if W is a
-            multiple of T, the same piece of consecutive tiles. They request the same rows of A, or
-            columns of B, at the same time, so that the L2 cache can merge requests. All workgroups
-            must then be resident, whatever the reduction. The number of a workgroup is that of its
-            share; the dimension `launched` numbers workgroups in the order of their launch::
-
-                workgroup --Deal(max(⌊W/T⌋, 1))--> launched
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -141,23 +121,28 @@ class StreamK(Pass):
     reduction: Reduction = "peers"
     shares: Shares = "equal"
     k_order: KOrder = "contiguous"
-    adjacent: Adjacent = "pieces"
 
     name = "stream-k"
     establishes = ("scheduled",)
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
-        return (cls(owner="last"), cls(reduction="scatter", shares="balanced"))
+        return (
+            cls(owner="last"),
+            cls(owner="last", shares="balanced"),
+            cls(reduction="scatter", shares="balanced"),
+        )
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
+        even, exact = workgroups % tiles == 0, depth * tiles % workgroups == 0
         if self.reduction != "scatter":
-            return tiles % workgroups != 0
+            # If the number of workgroups is a multiple of that of tiles, balanced shares end where
+            # tiles end. Equal shares do that only if they are exact.
+            return even & ~exact if self.shares == "balanced" else tiles % workgroups != 0
         # The `scatter` reduction is considered only if every output tile is divided into equal
         # pieces, because the reduction is fastest then.
-        even = workgroups % tiles == 0
         if self.shares == "equal":
-            even &= depth * tiles % workgroups == 0
+            even &= exact
         several = (tiles < workgroups) & (workgroups <= MOST_PIECES * tiles)
         return even & several & (depth * tiles >= 2 * workgroups)
 
@@ -211,35 +196,8 @@ class StreamK(Pass):
             if along:
                 below = (ORDERED_TILE, ORDER)
                 e.coordinates.connect(Interleave(("tile", work.loop.dim), below, share))
-            body, numbered = stream.control(e), "workgroup"
-            if self.adjacent == "tiles":
-                body, numbered = _renumbered(e, body, count, number_of(graph, graph.dangling))
-            e.kernel(*body, workgroup=numbered)
+            e.kernel(*stream.control(e), workgroup="workgroup")
         return e.graph
-
-
-def _renumbered(e: KernelEditor, body: Body, count: Expr, tiles: Expr) -> tuple[Body, str]:
-    """Number the workgroups so that those with the same piece of consecutive tiles are adjacent.
-
-    Args:
-        e: the editor of the graph.
-        body: the operations of a workgroup, which read its number from the dimension `workgroup`.
-        count: the number of workgroups.
-        tiles: the number of output tiles.
-
-    Returns:
-        The operations, and the id of the dimension that numbers workgroups as they are launched.
-    """
-    c = e.coordinates
-    pieces = e.parameter(
-        "pieces", maximum(floor_div(count, tiles), Integer(1)), note="workgroups of a tile"
-    )
-    launched = c.add(Workgroup(LAUNCHED, count, note="workgroups as launched"))
-    c.connect(Deal("workgroup", LAUNCHED, pieces))
-    graph = e.snapshot()
-    ranges = graph.ranges(e.parameters.ranges())
-    (number,) = graph.reverse({LAUNCHED: launched.symbol}, ["workgroup"], ranges)
-    return (SetCoordinate("workgroup", number, body),), LAUNCHED
 
 
 def _add_order(e: KernelEditor, graph: KernelGraph, work: TileWork, space: str) -> Linear:

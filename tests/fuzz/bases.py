@@ -45,7 +45,6 @@ CPU_BASES = (
     Base("stream-k{reduction=tree}"),
     Base("stream-k{reduction=turnstile}"),
     Base("stream-k{reduction=scatter}"),
-    Base("stream-k{reduction=scatter,shares=balanced,adjacent=tiles}"),
     Base("stream-k{reduction=atomic}"),
     Base("two-tile-stream-k{workgroups=3,first=dp}"),
     Base("hybrid-stream-k{workgroups=2}"),

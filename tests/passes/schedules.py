@@ -83,8 +83,6 @@ SCHEDULES: dict[str, Pass] = {
         StreamK(k_order="interleaved"),
         StreamK(owner="last", reduction="turnstile", k_order="interleaved"),
         StreamK(least=5, reduction="scatter", k_order="interleaved"),
-        StreamK(reduction="scatter", shares="balanced", adjacent="tiles"),
-        StreamK(owner="last", reduction="tree", adjacent="tiles"),
         TwoTileStreamK(reduction="scatter"),
         HybridStreamK(first="dp", waves="contiguous", reduction="scatter"),
         SplitK(splits=4, reduction="scatter"),

@@ -55,11 +55,7 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     # without iterations is never waited for.
     sent = Counter(send.workgroup for send in found.sends)
     assert max(sent.values(), default=0) <= (2 if "scatter" in name else 1)
-    if "adjacent=tiles" in name:  # slots belong to shares, whose numbers are those of no launch
-        each = 2 if "scatter" in name else 1
-        owned = {(send.slot // each, send.workgroup) for send in found.sends}
-        assert len(owned) == len({slot for slot, _ in owned}) == len({w for _, w in owned})
-    elif "scatter" in name:
+    if "scatter" in name:
         each = 1 if "split-k" in name else 2
         assert all(send.slot // each == send.workgroup for send in found.sends)
     elif "turnstile" in name or "atomic" in name or ("split-k" in name and "reduction" not in name):
@@ -68,7 +64,7 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     else:
         assert all(send.slot == send.workgroup for send in found.sends)
     assert not {signaller for _, signaller in found.wait_edges()} & set(found.idle)
-    if "scatter" not in name and "adjacent=tiles" not in name:
+    if "scatter" not in name:
         lower = waits_for_lower(name)
         assert all((signaller < waiter) == lower for waiter, signaller in found.wait_edges())
     return found
@@ -209,7 +205,5 @@ def test_the_direction_of_waits_is_derived(name: str):
     expected = "none" if name.startswith(WHOLE_TILES) else sharing
     if "scatter" in name:  # workgroups wait for lower- and higher-numbered ones
         expected = "mixed"
-    # Five workgroups are fewer than the tiles, so `adjacent=tiles` does not renumber them.
-    assert wait_direction(numeric(name, (9, 13, 23, 5), "group")) == expected
-    expected = "mixed" if "adjacent=tiles" in name else expected
     assert wait_direction(symbolic(name)) == expected
+    assert wait_direction(numeric(name, (9, 13, 23, 5), "group")) == expected

@@ -65,7 +65,6 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (StreamK(owner="last", reduction="atomic"),),
     (SplitK(splits=3, reduction="atomic"),),
     (StreamK(reduction="peers", k_order="interleaved"),),
-    (StreamK(reduction="scatter", shares="balanced", adjacent="tiles"),),
     (SplitK(splits=4),),
     (SplitK(splits=3, reduction="peers"),),
     (Rasterize(order="hilbert"), StreamK(owner="last")),

@@ -143,22 +143,32 @@ def test_clusters_along_n_compute_one_column_of_tiles_after_the_other(m: int, n:
     assert set(table.width[along_m]) == {1}
 
 
-@pytest.mark.parametrize(
-    ("size", "part"),
-    [((1, 6144, 4096), (8, 64)), ((8, 6144, 4096), (8, 192)), ((1920, 2560, 3376), (128, 320))],
-)
-def test_only_tuning_tries_tiles_without_measured_times(
-    size: tuple[int, int, int], part: tuple[int, int]
-):
-    problem = Gemm("bf16", None, *size, transpose_b=True)
+def test_only_tuning_tries_wide_tiles_in_large_clusters():
+    problem = Gemm("bf16", None, 1920, 2560, 3376, transpose_b=True)
     for tuning in (False, True):
         table = candidates(problem, H200, tuning=tuning)
-        found = (table.tile_m == part[0] * table.cluster_m) & (
-            table.tile_n == part[1] * table.cluster_n
-        )
-        if part[0] > 64:
-            found &= table.cluster_m * table.cluster_n > 2
+        found = (table.tile_m == 128 * table.cluster_m) & (table.tile_n == 320 * table.cluster_n)
+        found &= table.cluster_m * table.cluster_n > 2
         assert found.any() == tuning
+
+
+@pytest.mark.parametrize(("m", "rows"), [(1, 8), (8, 8), (9, 16)])
+def test_tiles_of_eight_rows_serve_up_to_eight_rows(m: int, rows: int):
+    table = candidates(Gemm("bf16", None, m, 6144, 4096, transpose_b=True), H200)
+    assert table.tile_m.min() == rows
+
+
+@pytest.mark.parametrize(("k", "tried"), [(64 * 508, True), (64 * 510, False)])
+def test_balanced_shares_are_tried_where_equal_shares_cross_the_ends_of_tiles(k: int, tried: bool):
+    """15 clusters of 512 x 112 tiles compute 3 tiles: each tile is divided among 5 clusters.
+
+    The depth, 508 iterations, is no multiple of 5; 510 is one.
+    """
+    table = candidates(Gemm("bf16", None, 488, 328, k, transpose_b=True), H200)
+    balanced = StreamK(owner="last", shares="balanced")
+    found = table.of_schedule([schedule == balanced for schedule in table.schedules])
+    tile = (table.tile_m == 512) & (table.tile_n == 112) & (table.cluster_m == 8)
+    assert (found & tile & (table.workgroups == 15)).any() == tried
 
 
 @pytest.mark.parametrize("m", [16, 64, 80, 200])

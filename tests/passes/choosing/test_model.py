@@ -184,7 +184,7 @@ def test_a_ring_of_three_stages_waits():
     """
     three = price("128x320x64 data-parallel", 2048, 5120, 8192)
     four = price("256x160x64 data-parallel", 2048, 5120, 8192)
-    assert three["loop"] > 1.05 * four["loop"]
+    assert three["loop"] > 1.02 * four["loop"]
 
 
 def test_unswizzled_boxes_leave_more_slowly_where_rows_begin_inside_cache_lines():
@@ -274,12 +274,14 @@ def test_reductions_of_many_pieces():
     """The cost model predicts how long the fix-up of a tile takes, for each kind of reduction.
 
     16 workgroups compute the tile: `peers` adds 15 partial sums one after another, `tree` needs 4
-    levels, `turnstile` 15 sends and receives in sequence, `scatter` one send and one finish.
+    levels, `turnstile` 15 sends and receives in sequence, `scatter` one send, one finish, and a
+    wait for the slowest workgroup.
     """
-    size, way = (128, 128, 64 * 64), {}
+    size, way, loops = (128, 128, 64 * 64), {}, {}
     for reduction in ("peers", "tree", "turnstile", "scatter"):
         plan = f"128x128x64 stream-k{{owner=last,reduction={reduction}}} on 16"
-        way[reduction] = price(plan.replace(",reduction=peers", ""), *size)["fixup"]
+        terms = price(plan.replace(",reduction=peers", ""), *size)
+        way[reduction], loops[reduction] = terms["fixup"], terms["loop"]
     kept = 128 * 128 * 4
     send = H200.send_seconds + kept / H200.send_rate
     # A thread receives its 128 accumulators in 5 steps of at most 7 vector accesses each.
@@ -288,7 +290,7 @@ def test_reductions_of_many_pieces():
     assert way["peers"] == pytest.approx(send + 15 * receive)
     assert way["tree"] == pytest.approx(send + 4 * (receive + H200.level_seconds))
     assert way["turnstile"] == pytest.approx(15 * (send + receive))
-    assert way["scatter"] == pytest.approx(send + finish)
+    assert way["scatter"] == pytest.approx(send + finish + H200.skew * loops["scatter"])
 
 
 def test_a_grid_that_is_not_given_is_what_the_device_holds():

@@ -93,7 +93,7 @@ def test_choosing_is_quick():
         return time.process_time() - start
 
     # The minimum of CPU times is compared, because other processes may be using this machine.
-    assert min(map(seconds, range(1000, 1010))) < 0.02
+    assert min(map(seconds, range(1000, 1010))) < 0.03
 
 
 def test_deep_problems_with_few_tiles_are_divided_in_k():
