@@ -1,6 +1,6 @@
 """Compare the cost model's choice among the plans of a sweep with the fastest. Needs no GPU.
 
-    python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
+    python -m benchmarks chosen benchmarks/results/fit/dense-h200-*.json.gz
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
 A file is a record of `benchmarks sweep`: seconds by problem and plan; the plan `cublas` stands for

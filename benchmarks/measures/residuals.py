@@ -1,6 +1,6 @@
 """Find errors of the cost model: measured over predicted times of plans with a common property.
 
-    python -m benchmarks residuals benchmarks/results/fit/*.json.gz
+    python -m benchmarks residuals benchmarks/results/fit/dense-h200-*.json.gz
     python -m benchmarks residuals benchmarks/results/fit/*.json.gz --by part stages --from 60
 
 If plans with the same property take a few percent longer than predicted on many problems, then the

@@ -1,6 +1,7 @@
 """Time many plans of coordgraph's kernels on many problems, to fit the cost model to the times.
 
     python -m benchmarks sweep                                # the six groups
+    python -m benchmarks sweep --regimes --random 70 --likely 30       # drawn sizes of all kinds
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
     python -m benchmarks sweep --likely 8 --families 1.3      # and the best plan of every schedule
     python -m benchmarks sweep --random 300 --again FILE      # and the fastest plans of FILE
@@ -8,8 +9,8 @@
     python -m benchmarks sweep --clusters 16 --random 60 --m-high 1200 --n-high 1200 --k-high 65536
     python -m benchmarks sweep --shapes-of-clusters 5 --random 60 --m-high 2000 --n-high 2000
     python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # its other problems
-    python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
-    python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
+    python -m passes.choosing.calibrate benchmarks/results/fit/dense-h200-*.json.gz --write
+    python -m benchmarks chosen benchmarks/results/fit/dense-h200-*.json.gz
 
 For every problem, the plans with the best predicted times are measured, together with cuBLAS and
 the plans of --plans, in the same way as by `benchmarks gemm --regime sustained`. A row of the
@@ -23,6 +24,9 @@ prefers now.
 
 The time limit includes compiling; no problem is started after it. --resume continues a file; the
 other options must be the same as in the run that wrote it.
+
+--regimes draws 35 sizes of five regimes by --seed: squares, a little more than whole waves of
+tiles, deep k with few tiles, decoding, and layers of language models.
 
 --random draws m, n and k of every shape in turn, each exp(uniform(log 128, log 8192)) rounded to a
 multiple of --step, by --seed; --low, --high and the options for single axes change the range. See
@@ -60,6 +64,7 @@ from benchmarks.peers.plans import Plan, compile_plans, parse_plan
 from benchmarks.peers.swept_plans import LIKELY, Selection
 from benchmarks.problems.log_uniform import log_uniform_shapes
 from benchmarks.problems.problem import Problem
+from benchmarks.problems.regimes import regime_shapes
 from benchmarks.problems.shapes import Shape, select_shapes
 from benchmarks.reports.console import make_console, progress_bars
 from benchmarks.reports.record import environment, key_of, load, result_path, write
@@ -76,7 +81,10 @@ def parser() -> argparse.ArgumentParser:
     made = command_line("sweep", __doc__)
     add_shapes(made)
     made.add_argument("--random", type=int, default=0, metavar="N", help="add N random sizes")
-    made.add_argument("--seed", type=int, default=0, help="seed of --random and --explore")
+    made.add_argument("--regimes", action="store_true", help="add 35 sizes of five regimes")
+    made.add_argument(
+        "--seed", type=int, default=0, help="seed of --random, --regimes and --explore"
+    )
     add_extents(made)
     add_layouts(made, "nn", "nt")
     add_dtype(made)
@@ -161,7 +169,11 @@ def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -
     """Every problem in every layout, except problems that `measured` has in the same layout."""
     known = {key_of(row) for row in measured}
     drawn = log_uniform_shapes(options.random, options.seed, options.step, **options.ranges)
-    problems = select_shapes(options.groups, [*(options.shapes or ()), *drawn])
+    of_regimes = regime_shapes(options.seed) if options.regimes else []
+    problems = [
+        *((shape.name, shape) for shape in of_regimes),
+        *select_shapes(options.groups, [*(options.shapes or ()), *drawn], given=bool(of_regimes)),
+    ]
     return [
         (group, shape, layout)
         for layout in options.layouts

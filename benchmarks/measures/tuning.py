@@ -1,8 +1,8 @@
 """Evaluate the plan search of `tune=True` on recorded times of a sweep; needs no GPU.
 
     python -m benchmarks tuning benchmarks/results/sweep-dense-*.json.gz
-    python -m benchmarks tuning benchmarks/results/fit/sweep-deep-k-*.json.gz --most 4 --least 10
-    python -m benchmarks tuning benchmarks/results/fit/sweep-*.json.gz --fit
+    python -m benchmarks tuning benchmarks/results/fit/dense-*.json.gz --most 4 --least 10
+    python -m benchmarks tuning benchmarks/results/fit/dense-h200-*.json.gz --fit
 
 A file is a record of `benchmarks sweep`. On each problem the search may measure only the plans that
 were recorded, and gets their recorded times. The table has the regret of three ways to choose a

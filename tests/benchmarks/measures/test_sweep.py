@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.measures.sweep import compact, fastest, jobs, open_record, read_options
 from benchmarks.problems.log_uniform import log_uniform_shapes
+from benchmarks.problems.regimes import regime_shapes
 
 
 def test_rows_are_compact():
@@ -23,6 +24,14 @@ def test_options():
     options = read_options(["--random", "3", "--plans", "128x128x64 stream-k"])
     assert options.random == 3
     assert [str(plan) for plan in options.plans] == ["128x128x64 stream-k"]
+
+
+def test_sizes_of_regimes_come_first_with_the_names_of_their_regimes():
+    found = jobs(read_options(["--regimes", "--random", "2", "--seed", "7", "--layouts", "nt"]))
+    regimes = regime_shapes(7)
+    assert [(group, shape) for group, shape, _ in found[:35]] == [(s.name, s) for s in regimes]
+    assert len(found) == 37
+    assert len(jobs(read_options(["--regimes", "--layouts", "nt"]))) == 35
 
 
 def test_a_run_is_resumed(tmp_path: Path):
