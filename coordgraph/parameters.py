@@ -192,6 +192,11 @@ class Parameters:
         """
         return self._defined_ranges if definitions else self._plain_ranges
 
+    def forget_proofs(self) -> None:
+        """Free the memory of all proofs by `ranges`; later calls of `ranges` begin without them."""
+        for name in ("_plain_ranges", "_defined_ranges"):
+            vars(self).pop(name, None)
+
     @cached_property
     def _plain_ranges(self) -> Ranges:
         ranges = Ranges()

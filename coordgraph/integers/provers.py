@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from sympy import Expr, Symbol
 
@@ -12,7 +12,7 @@ from coordgraph.integers.polynomials import atom_of
 from coordgraph.integers.proofs import Prover
 from coordgraph.integers.stated_bounds import Bounds
 
-MOST_KEPT = 512
+MOST_KEPT = 128
 """The number of latest calls of `shared_prover` whose provers are kept, even if no `Ranges` uses
 these provers any more."""
 
@@ -80,4 +80,6 @@ def inner_prover(
         known = {**outer.bounds, target: bounds.polynomials()}
         return Prover(known, outer.facts, definitions, outer.guards, (outer, symbol), tables)
 
-    return shared_prover((outer, symbol, bounds, definition), make)
+    # The key must not keep `outer` alive: a prover is part of reference cycles, so the garbage
+    # collector would free only one level of nested provers each time.
+    return shared_prover((ref(outer), symbol, bounds, definition), make)

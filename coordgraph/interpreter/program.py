@@ -224,7 +224,7 @@ class Program:
         return body
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def program(graph: KernelGraph) -> Program:
     """The program of a scheduled graph, cached; VerifyError if the graph is not scheduled."""
     return Program(graph)

@@ -24,6 +24,7 @@ from codegen.targets.nvptx.program import CudaProgram
 from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
 from coordgraph.collection import collection_paused
+from coordgraph.kept_results import forget_proofs
 from passes import Pass
 
 __all__ = ["Builder", "Choice"]
@@ -344,4 +345,6 @@ class Builder:
                 continue
             if key is not None:
                 cache.store(key, {FACTS: json.dumps(facts.to_json()).encode(), CODE: code})
+            self.programs[variant] = program.settled()
+            forget_proofs(self.graph)
             return loaded

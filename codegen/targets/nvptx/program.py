@@ -102,6 +102,16 @@ class CudaProgram:
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
 
+    def settled(self) -> CudaProgram:
+        """A copy that keeps only the PTX; whatever else was computed is computed again if needed.
+
+        The lowered graph and the LLVM module are many times as large as the PTX.
+        """
+        copied = replace(self)
+        if "ptx" in vars(self):
+            vars(copied)["ptx"] = self.ptx
+        return copied
+
     def leaner(self) -> CudaProgram | None:
         """A copy with half of `bytes_in_flight`; None if this program has the minimum.
 

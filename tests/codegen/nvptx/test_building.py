@@ -297,3 +297,18 @@ def test_calls_with_c_get_another_lowering_if_registers_do_not_suffice():
     builder = made._builder
     found = [builder.variant(builder.aligned, reads_c=c).instructions for c in (False, True)]
     assert found == ["wgmma", "mma.sync"]
+
+
+def test_a_loaded_kernel_keeps_its_ptx_but_no_modules_and_no_proofs(fake_driver: FakeDriver):
+    """Whatever a kernel keeps is alive as long as the process, and slows each full collection."""
+    fake_driver.arguments = 6
+    made = kernel(StreamK())
+    launch(made)
+    (found,) = made._builder.programs.values()
+    assert set(vars(found)) & {"lowered", "walker", "module", "ptx"} == {"ptx"}
+    assert "_plain_ranges" not in vars(made.graph.parameters)
+    for step in made.graph.history.steps:
+        assert "_plain_ranges" not in vars(step.after.parameters)
+    assert ".entry" in made.ptx
+    assert made.program().lowered.level == "lowered"
+    launch(made)

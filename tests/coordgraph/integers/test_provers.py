@@ -1,11 +1,13 @@
 """`Ranges` objects with equal facts share one prover and its cache of bounds."""
 
+import gc
 import pickle
+from weakref import ref
 
 import pytest
 from sympy import Expr, Symbol
 
-from coordgraph.integers import Bounds, Ranges, elimination, index_symbol, size_symbol
+from coordgraph.integers import Bounds, Ranges, elimination, index_symbol, provers, size_symbol
 from coordgraph.integers.polynomials import add, to_polynomial
 
 n, m = size_symbol("n"), size_symbol("m")
@@ -113,3 +115,18 @@ def test_searches_share_the_steps_of_polynomials() -> None:
     guarded, _ = inner._prover.search_node(p, (to_polynomial(j - 2),))
     assert guarded.prover is inner._prover
     assert guarded is not node
+
+
+def test_one_collection_frees_nested_provers() -> None:
+    """Provers are parts of cycles; the cache of provers must not keep the outer ones alive."""
+    size = size_symbol("freed")
+    ranges = Ranges().with_fact(size * m, 99)
+    for depth in range(6):
+        ranges = ranges.with_index(index_symbol(f"freed{depth}"), size)
+        assert ranges.prove_nonnegative(size - index_symbol(f"freed{depth}") - 1)
+    found = [ref(prover) for prover in (ranges._prover, *ranges._prover._outers)]
+    assert len(found) >= 6
+    del ranges
+    provers._kept.clear()
+    gc.collect()
+    assert not any(prover() for prover in found)
