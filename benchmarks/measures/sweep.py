@@ -8,19 +8,19 @@
     python -m benchmarks sweep --random 60 --m-high 1200 --n-high 1200 --k-high 65536  # deep k
     python -m benchmarks sweep --clusters 16 --random 60 --m-high 1200 --n-high 1200 --k-high 65536
     python -m benchmarks sweep --shapes-of-clusters 5 --random 60 --m-high 2000 --n-high 2000
-    python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # its other problems
+    python -m benchmarks sweep --resume FILE …   # the problems that a run left
     python -m passes.choosing.calibrate benchmarks/results/fit/dense-h200-*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/dense-h200-*.json.gz
 
 For every problem, the plans with the best predicted times are measured, together with cuBLAS and
 the plans of --plans, in the same way as by `benchmarks gemm --regime sustained`. A row of the
-record has a problem, a plan and its median time in seconds. Four options find plans that are faster
-than predicted: --families adds the best plan of every schedule and reduction, including those that
-the model never chooses; --clusters adds plans with clusters of four and eight workgroups, which the
-model chooses only for products with few tiles; --shapes-of-clusters adds plans of every shape of
-cluster; and --explore adds random plans that are predicted to be slower. After a new fit, --again
-measures the fastest plan of each problem in older files together with the plans that the model
-prefers now.
+record has a problem, a plan and its median time in seconds. Four options add plans that the model
+does not prefer, since some are faster than predicted: --families adds the best plan of every
+schedule and reduction, including those that the model never chooses; --clusters adds plans with
+clusters of four and eight CTAs, which the model chooses only for products with few tiles;
+--shapes-of-clusters adds plans of every shape of cluster; and --explore adds random plans that are
+predicted to be slower. After a new fit, --again measures the fastest plan of each problem in older
+files together with the plans that the model prefers now.
 
 The time limit includes compiling; no problem is started after it. --resume continues a file; the
 other options must be the same as in the run that wrote it.

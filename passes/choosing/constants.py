@@ -71,8 +71,9 @@ class Constants:
         dram_rate: bytes per second of memory, over all SMs; nine tenths of the data sheet's.
         lone_rate: bytes per second that one CTA reads from memory if at most half of the SMs are
             busy.
-        tall: time factor of multiplications if a CTA's part of a tile has four or more blocks of
-            64 rows of wgmma's left operand.
+        tall: time factor of multiplications if the warpgroups of a CTA multiply four or more blocks
+            of 64 rows of wgmma's left operand. A block whose columns two warpgroups divide counts
+            twice.
         short: time factor of multiplications if fewer than four pipeline stages (buffers for A and
             B of one iteration) fit in shared memory.
         reach_seconds: seconds from the release of a pipeline stage until it is full again.

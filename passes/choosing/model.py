@@ -1,9 +1,9 @@
 """The cost model: predicted seconds of a plan on a device, as a sum of named terms.
 
-The time of the workgroup with most work is the sum of the times of launch, main loop, ends of tiles
-and fix-up. The traffic of memory, the traffic of the L2 cache and the power limit give lower bounds
-of the main loop's time. The model takes the largest of the main loop's time and these bounds, and
-adds a little if another of them is almost as large.
+The time of the workgroup with most work is the sum of the times of launch, main loop, ends of
+tiles, fix-up and sums over a cluster. The traffic of memory, the traffic of the L2 cache and the
+power limit give lower bounds of the main loop's time. The model takes the largest of the main
+loop's time and these bounds, and adds a little if another of them is almost as large.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ UNHURRIED = 4
 """With fewer pipeline stages (buffers in shared memory for A and B of one iteration) than this
 number, multiplications were measured to take longer."""
 MANY_BLOCKS = 4
-"""With this many blocks of 64 rows of wgmma's left operand in a CTA's part of a tile, or with more,
-multiplications were measured to take longer."""
+"""If the warpgroups of a CTA multiply at least this many blocks of 64 rows of wgmma's left operand
+(see `Shape.blocks`), multiplications were measured to take longer."""
 LINE_OF_CTAS = 4
 """Largest number of CTAs in a cluster along one axis for which `large_seconds` is not added."""
 
@@ -51,7 +51,8 @@ class Cost:
             in `loop`.
         loop: main loop of the workgroup with most work.
         tiles: ends of the tiles of the workgroup with most work: the pipeline drains, D is stored.
-        fixup: sending, awaiting and adding partial sums, for the workgroup with most fix-up.
+        fixup: sending, awaiting and adding partial sums, for the workgroup with most fix-up. In a
+            reduce-scatter this includes the wait for the slowest workgroup of the tile.
         cluster: sums over a cluster whose CTAs divide k.
         dram, l2: traffic of all workgroups at the rates of memory and of the L2 cache.
         power: multiplications and traffic of all workgroups at the power limit.

@@ -65,7 +65,7 @@ TURNS = (
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 alternate between tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1), (1, 8), (8, 1))
-"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Clusters of this size speed up
+"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Clusters of these sizes speed up
 products that have few output tiles and whose time is limited by the rate of the L2 cache; see
 `passes.choosing.exclusions.far`. `benchmarks sweep --clusters` measures plans with these clusters
 for other products too."""
@@ -88,8 +88,7 @@ TUNED_CLUSTER_WIDTHS = {
     320: (96, 128),
 }
 """Further extents of a CTA's part of a tile that `tune=True` tries with `LARGE_CLUSTERS`: for each
-number of rows, the numbers of columns. No time of such plans has been measured yet, so the cost
-model alone does not choose them."""
+number of rows, the numbers of columns. The cost model alone does not choose such plans."""
 NARROW_WIDTHS = {64: (16, 32)}
 """Further extents of a CTA's part of a tile that are tried for batch-invariant products: for each
 number of rows, the numbers of columns. If m and n are small, such tiles give work to more

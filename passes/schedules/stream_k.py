@@ -66,9 +66,9 @@ def least_segment_refusal(least_segment: int, graph: KernelGraph) -> str | None:
 class StreamK(Pass):
     """Divide the iterations of all output tiles into one contiguous share for each workgroup.
 
-    With T output tiles of TK iterations each and W workgroups, a share has `⌈T·TK/W⌉` iterations
-    (Osama et al., Stream-K, arXiv:2301.03598). Before: dimensions of kind `MacroTileNumber` for m
-    and n that no edge computes, and a loop over k tiles. After::
+    With T output tiles of TK iterations each and W workgroups, a share has `⌈T·TK/W⌉` iterations if
+    `shares` is `equal` (Osama et al., Stream-K, arXiv:2301.03598). Before: dimensions of kind
+    `MacroTileNumber` for m and n that no edge computes, and a loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Tile--> workgroup, local
         local --Split{1, 1}--> ForTile, ForK
@@ -137,10 +137,10 @@ class StreamK(Pass):
         even, exact = workgroups % tiles == 0, depth * tiles % workgroups == 0
         if self.reduction != "scatter":
             # If the number of workgroups is a multiple of that of tiles, balanced shares end where
-            # tiles end. Equal shares do that only if they are exact.
+            # tiles end. Shares of `⌈T·TK/W⌉` do that only if this quotient is a whole number.
             return even & ~exact if self.shares == "balanced" else tiles % workgroups != 0
-        # The `scatter` reduction is considered only if every output tile is divided into equal
-        # pieces, because the reduction is fastest then.
+        # The `scatter` reduction is considered only if every output tile is divided among equally
+        # many workgroups, because the reduction is fastest then.
         if self.shares == "equal":
             even &= exact
         several = (tiles < workgroups) & (workgroups <= MOST_PIECES * tiles)
