@@ -50,6 +50,7 @@ from passes.choosing.calibrate import is_plan, known_plans, problem_of
 from passes.choosing.exclusions import chooseable
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
+from passes.choosing.times import device_of
 
 __all__ = ["Choice", "judge", "main", "record_of", "summary"]
 
@@ -182,10 +183,9 @@ def parser() -> argparse.ArgumentParser:
     made = command_line("chosen", __doc__)
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
     made.add_argument(
-        "--device",
-        default="NVIDIA H200",
-        help="the GPU whose cost model chooses; default NVIDIA H200",
-    )
+        "--device", metavar="NAME",
+        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
+    )  # fmt: skip
     made.add_argument(
         "--worst",
         type=int,
@@ -209,13 +209,11 @@ def main() -> None:
     console = make_console()
     for path in options.files:
         try:
-            rows = load(path)["rows"]
+            rows, device = load(path)["rows"], device_of([path], options.device)
         except (OSError, ValueError) as error:
             sys.exit(f"{path} cannot be read as a record: {error}")
         print_choices = print_streaming if options.streaming else print_chosen
-        if (
-            record := print_choices(rows, path.name, options.device, options.worst, console)
-        ) is None:
+        if (record := print_choices(rows, path.name, device, options.worst, console)) is None:
             sys.exit(
                 f"{path} has no problem that {NEEDED[options.streaming]} were measured on; give a "
                 "record of `python -m benchmarks sweep`"

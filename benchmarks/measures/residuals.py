@@ -1,7 +1,7 @@
 """Find errors of the cost model: measured over predicted times of plans with a common property.
 
     python -m benchmarks residuals benchmarks/results/fit/dense-h200-*.json.gz
-    python -m benchmarks residuals benchmarks/results/fit/*.json.gz --by part stages --from 60
+    python -m benchmarks residuals FILE --by part stages --from 60
 
 If plans with the same property take a few percent longer than predicted on many problems, then the
 model leaves out a cost. The ratio measured / predicted time of a plan is divided by the geometric
@@ -33,6 +33,7 @@ from passes.choosing.constants import Constants
 from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Table
+from passes.choosing.times import device_of
 
 __all__ = ["KEYS", "Residual", "main", "residuals"]
 
@@ -143,8 +144,9 @@ def main() -> None:
         help=f"properties: {', '.join(KEYS)}; default all of them",
     )  # fmt: skip
     made.add_argument(
-        "--device", default=constants_of().device, help="the GPU whose cost model is used"
-    )
+        "--device", metavar="NAME",
+        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
+    )  # fmt: skip
     made.add_argument(
         "--from", dest="low", type=float, default=0.0, metavar="MICROSECONDS",
         help="leave out plans that took less than this many µs",
@@ -163,8 +165,8 @@ def main() -> None:
         "--least", type=int, default=10, help="leave out values with fewer plans; default 10"
     )
     options = made.parse_args()
-    device = constants_of(options.device)
     try:
+        device = constants_of(device_of(options.files, options.device))
         measured = Measurements.read(options.files, device)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"a file is not a record of `python -m benchmarks sweep`: {error}")

@@ -1,7 +1,7 @@
 """Evaluate the plan search of `tune=True` on recorded times of a sweep; needs no GPU.
 
     python -m benchmarks tuning benchmarks/results/sweep-dense-*.json.gz
-    python -m benchmarks tuning benchmarks/results/fit/dense-*.json.gz --most 4 --least 10
+    python -m benchmarks tuning benchmarks/results/fit/dense-h200-*.json.gz --most 4 --least 10
     python -m benchmarks tuning benchmarks/results/fit/dense-h200-*.json.gz --fit
 
 A file is a record of `benchmarks sweep`. On each problem the search may measure only the plans that
@@ -46,6 +46,7 @@ from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.choosing.search import MOST_MEASURED, search
 from passes.choosing.similarity import FITTED, Scales, Similarity
+from passes.choosing.times import device_of
 
 __all__ = ["Recorded", "Replay", "fit", "main", "record_of", "recorded", "replay", "table_of"]
 
@@ -252,8 +253,9 @@ def parser() -> argparse.ArgumentParser:
     made = command_line("tuning", __doc__)
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
     made.add_argument(
-        "--device", default=constants_of().device, help="the GPU whose cost model is used"
-    )
+        "--device", metavar="NAME",
+        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
+    )  # fmt: skip
     made.add_argument(
         "--most", type=int, default=MOST_MEASURED, metavar="N",
         help=f"measure at most N plans; default {MOST_MEASURED}",
@@ -275,7 +277,10 @@ def main() -> None:
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
-    device = constants_of(options.device)
+    try:
+        device = constants_of(device_of(options.files, options.device))
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot read the records of sweeps: {error}")
     known: list[Recorded] = []
     for path in options.files:
         try:

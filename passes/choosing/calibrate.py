@@ -33,7 +33,7 @@ from passes.choosing.exclusions import chooseable
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, schedule_in
-from passes.choosing.times import read_json
+from passes.choosing.times import device_of, read_json
 
 __all__ = [
     "BY_HOST",
@@ -379,16 +379,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.
     """
-    parser = argparse.ArgumentParser(description="Fit a device's figures to measured times.")
+    parser = argparse.ArgumentParser(
+        description="Fit the cost model's constants of a device to measured times, and print how "
+        "well they choose plans."
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="measured times")
-    parser.add_argument("--device", default="NVIDIA H200", help="name that the driver reports")
+    parser.add_argument(
+        "--device", metavar="NAME",
+        help="name of the device, as the driver reports it; default: the one that the files name",
+    )  # fmt: skip
     parser.add_argument("--processors", type=int, help="number of SMs, for a device without a file")
     parser.add_argument("--write", action="store_true", help="write the device's file")
     asked = parser.parse_args(arguments)
     if find_spec("scipy") is None:
         sys.exit("scipy is missing; it comes with the extra bench: pip install 'coordgraph[bench]'")
-    known = constants_of(asked.device, asked.processors)
-    measured = Measurements.read(asked.files, known)
+    try:
+        known = constants_of(device_of(asked.files, asked.device), asked.processors)
+        measured = Measurements.read(asked.files, known)
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"cannot read measured times: {error}")
     command = f"python -m passes.choosing.calibrate {' '.join(p.name for p in asked.files)}"
     source = f"{command}: {len(measured.seconds)} times, {date.today().isoformat()}"
     first = replace(with_guesses(known), estimated=False, source=source)

@@ -46,7 +46,7 @@ from passes.schedules.data_parallel import DataParallel
 
 __all__ = ["candidates", "fallback"]
 
-FEW_TILE, LEAST_ROWS = 128, 48
+FEW_TILE, LEAST_ROWS = 64, 48
 """Limits on the number of rows of the macro tiles that are tried.
 
 If m is at most FEW_TILE and groups do not divide m, a tile has at least m rows; else it has at

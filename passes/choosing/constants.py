@@ -19,6 +19,7 @@ from passes.choosing.counting import Column
 
 __all__ = [
     "FITTED",
+    "MEASURED",
     "Constants",
     "constants_of",
     "file_of",

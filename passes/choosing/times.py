@@ -1,14 +1,18 @@
-"""Reading files of measured times: JSON, optionally compressed by gzip."""
+"""Reading files of measured times: JSON, optionally compressed by gzip, and their device."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json"]
+from passes.choosing.constants import MEASURED, known_devices
+from passes.choosing.device_names import matching
+
+__all__ = ["device_of", "read_json"]
 
 
 def read_json(path: Path) -> Any:
@@ -27,3 +31,26 @@ def read_json(path: Path) -> Any:
         raise ValueError(
             f"{path} is no JSON: {error}; give a JSON file, or one compressed as .json.gz"
         ) from error
+
+
+def device_of(files: Iterable[Path], asked: str | None) -> str:
+    """The name of the device whose constants suit files of measured times.
+
+    Args:
+        files: files of measured times. A file names its device in the entry `device`.
+        asked: the name that the user gave, which may be short, such as `H100`; None for the device
+            that the files name, or for the H200 if they name none.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or `asked` is None and the files name several
+            devices.
+    """
+    if asked is not None:
+        return matching(asked, known_devices()) or asked
+    named = {str(found["device"]) for found in map(read_json, files) if "device" in found}
+    if len(named) > 1:
+        raise ValueError(
+            f"the files are of several devices ({', '.join(sorted(named))}); give the files of "
+            "one, or a device by --device"
+        )
+    return named.pop() if named else MEASURED
