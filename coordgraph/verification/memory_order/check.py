@@ -35,8 +35,8 @@ LAUNCHES = {"default": 4, "all": 8}
 """The number of launches that the check `memory order` simulates, by the level of
 `KernelGraph.check`."""
 MOST_STEPS = 1 << 10
-"""Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
-graph fixes make every launch larger, no launch is simulated."""
+"""Largest number of k tiles, over all output tiles and over the CTAs of a cluster, of a simulated
+launch. If the sizes that a graph fixes make every launch larger, no launch is simulated."""
 MOST_WORKGROUPS = 24
 """Largest number of CTAs of the simulated launch in which all clusters compute parts of one output
 tile. The launch has two clusters more than the kernel has pipeline stages, or fewer to keep this
@@ -90,7 +90,7 @@ def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
     shape, found = macro_tile(graph.coordinates), dict[str, Launch]()
     for number, tiles in enumerate(_tiles(graph)):
         launch = launch_of(graph, shape, tiles, number)
-        if _steps(graph, launch) <= MOST_STEPS:
+        if _steps(graph, launch) * _ranks(graph) <= MOST_STEPS:
             found.setdefault(str(launch), launch)
         if len(found) == LAUNCHES[level]:
             break
@@ -108,14 +108,18 @@ def _steps(graph: KernelGraph, launch: Launch) -> int:
     return prod(-(-extent // size) for extent, size in zip(extents, shape, strict=True))
 
 
+def _ranks(graph: KernelGraph) -> int:
+    """The number of CTAs of a cluster."""
+    return prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
+
+
 def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
     """Launches to simulate, as numbers of m, n and k tiles and of workgroups.
 
     The launches that find most faults come first.
     """
     stages = max((d.fixed_size for d in graph.coordinates.of_kind(Stage)), default=1)
-    ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
-    peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
+    peers = max(3, min(stages + 2, MOST_WORKGROUPS // _ranks(graph)))
     yield from (
         (2, 1, stages + 2, 3),
         # in this launch, all workgroups compute parts of a single output tile

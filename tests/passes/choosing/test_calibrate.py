@@ -14,6 +14,7 @@ from passes.choosing.calibrate import Measurements, fit, quality
 from passes.choosing.candidates import candidates
 from passes.choosing.constants import Constants
 from passes.choosing.model import cost
+from passes.choosing.times import device_of
 
 SIZES = [(512, 512, 8192), (4096, 4096, 512), (16, 8192, 4096), (2048, 1536, 4096), (256, 256, 256)]
 OTHER = {"clock": 1.2e9, "dram_rate": 3e12, "launch_seconds": 3e-6, "send_seconds": 5e-6}
@@ -70,3 +71,25 @@ def test_the_command_writes_a_device(
     assert (found.device, found.processors, found.estimated) == ("A GPU", 100, False)
     assert "calibrate times.json" in found.source
     assert capsys.readouterr().out.count("5 problems") == 1
+
+
+def times_of(folder: Path, name: str, **entries: str) -> Path:
+    (folder / name).write_text(json.dumps({**entries, "rows": []}))
+    return folder / name
+
+
+def test_the_device_is_that_of_the_files(tmp_path: Path):
+    h100 = times_of(tmp_path, "one.json", device="NVIDIA H100 80GB HBM3")
+    h200 = times_of(tmp_path, "two.json", device="NVIDIA H200")
+    unnamed = times_of(tmp_path, "three.json")
+    assert device_of([h100, unnamed], None) == "NVIDIA H100 80GB HBM3"
+    assert device_of([unnamed], None) == "NVIDIA H200"
+    assert device_of([h200], "h100") == "NVIDIA H100 80GB HBM3", "a short name"
+    assert device_of([h200], "Another GPU") == "Another GPU"
+    with pytest.raises(ValueError, match="several devices"):
+        device_of([h100, h200], None)
+
+
+def test_a_missing_file_of_times_is_one_line(tmp_path: Path):
+    with pytest.raises(SystemExit, match=r"cannot read measured times: .*nothing\.json"):
+        calibrate.main([str(tmp_path / "nothing.json")])

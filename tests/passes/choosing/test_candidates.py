@@ -388,3 +388,9 @@ def test_odd_multiples_of_8_columns_are_candidates_only_where_they_were_measured
     assert odd(narrow)
     assert not odd(replace(narrow, transpose_b=False))
     assert not odd(replace(narrow, grouped=True), batches=4)
+
+
+@pytest.mark.parametrize(("m", "least"), [(64, 64), (96, 48), (128, 48)])
+def test_from_65_rows_on_tiles_may_have_fewer_rows_than_m(m: int, least: int):
+    table = candidates(Gemm("bf16", None, m, 176, 432), H200)
+    assert table.tile_m.min() == least
