@@ -14,6 +14,7 @@ from benchmarks.reports.record import RESULTS
 from benchmarks.timing.sampler import REGIMES
 
 __all__ = [
+    "add_device",
     "add_dtype",
     "add_layouts",
     "add_results",
@@ -180,6 +181,17 @@ def add_time_limit(parser: argparse._ActionsContainer, minutes: float) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=minutes, metavar="MINUTES",
         help=f"time limit of the whole run; slow problems get fewer rounds; default {minutes}",
+    )  # fmt: skip
+
+
+def add_device(parser: argparse._ActionsContainer) -> None:
+    """Add --device, the GPU whose cost model a measure of recorded times uses.
+
+    `passes.choosing.times.device_of` gives the name of the device for the option's value.
+    """
+    parser.add_argument(
+        "--device", metavar="NAME",
+        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from rich.table import Table as RichTable
 from benchmarks.measures.streaming import Compared, compared
 from benchmarks.measures.streaming import record_of as record_of_streaming
 from benchmarks.measures.streaming import table_of as table_of_streaming
-from benchmarks.options import command_line
+from benchmarks.options import add_device, command_line
 from benchmarks.peers.contender import CUBLAS
 from benchmarks.problems.shapes import group_title
 from benchmarks.reports.console import make_console
@@ -182,10 +182,7 @@ def parser() -> argparse.ArgumentParser:
     """The argument parser of `python -m benchmarks chosen`."""
     made = command_line("chosen", __doc__)
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    made.add_argument(
-        "--device", metavar="NAME",
-        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
-    )  # fmt: skip
+    add_device(made)
     made.add_argument(
         "--worst",
         type=int,
@@ -209,17 +206,18 @@ def main() -> None:
     console = make_console()
     for path in options.files:
         try:
-            rows, device = load(path)["rows"], device_of([path], options.device)
+            record = load(path)
+            rows, device = record["rows"], device_of([record], options.device)
         except (OSError, ValueError) as error:
             sys.exit(f"{path} cannot be read as a record: {error}")
         print_choices = print_streaming if options.streaming else print_chosen
-        if (record := print_choices(rows, path.name, device, options.worst, console)) is None:
+        if (choices := print_choices(rows, path.name, device, options.worst, console)) is None:
             sys.exit(
                 f"{path} has no problem that {NEEDED[options.streaming]} were measured on; give a "
                 "record of `python -m benchmarks sweep`"
             )
         if options.json:
-            write(options.json, record)
+            write(options.json, choices)
             console.print(f"written to {options.json}")
 
 

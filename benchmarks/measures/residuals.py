@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
-from benchmarks.options import command_line
+from benchmarks.options import add_device, command_line
 from benchmarks.reports.console import make_console
+from benchmarks.reports.record import load
 from passes.choosing import constants_of
 from passes.choosing.calibrate import Measurements
 from passes.choosing.constants import Constants
@@ -143,10 +144,7 @@ def main() -> None:
         "--by", nargs="+", default=[*KEYS], choices=list(KEYS), metavar="KEY",
         help=f"properties: {', '.join(KEYS)}; default all of them",
     )  # fmt: skip
-    made.add_argument(
-        "--device", metavar="NAME",
-        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
-    )  # fmt: skip
+    add_device(made)
     made.add_argument(
         "--from", dest="low", type=float, default=0.0, metavar="MICROSECONDS",
         help="leave out plans that took less than this many µs",
@@ -166,7 +164,7 @@ def main() -> None:
     )
     options = made.parse_args()
     try:
-        device = constants_of(device_of(options.files, options.device))
+        device = constants_of(device_of(map(load, options.files), options.device))
         measured = Measurements.read(options.files, device)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"a file is not a record of `python -m benchmarks sweep`: {error}")

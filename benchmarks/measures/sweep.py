@@ -166,16 +166,16 @@ Job = tuple[str, Shape, str]
 
 
 def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
-    """Every problem in every layout, except problems that `measured` has in the same layout."""
+    """Every problem in every layout, except problems that `measured` has in the same layout.
+
+    The group of a size that --regimes draws is its regime.
+    """
     known = {key_of(row) for row in measured}
+    regimes = regime_shapes(options.seed) if options.regimes else []
     drawn = log_uniform_shapes(options.random, options.seed, options.step, **options.ranges)
-    of_regimes = regime_shapes(options.seed) if options.regimes else []
-    problems = [
-        *((shape.name, shape) for shape in of_regimes),
-        *select_shapes(options.groups, [*(options.shapes or ()), *drawn], given=bool(of_regimes)),
-    ]
+    problems = select_shapes(options.groups, [*regimes, *(options.shapes or ()), *drawn])
     return [
-        (group, shape, layout)
+        (shape.name if shape in regimes else group, shape, layout)
         for layout in options.layouts
         for group, shape in problems
         if (shape.m, shape.n, shape.k, layout) not in known

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.table import Table as RichTable
 
-from benchmarks.options import command_line, require_positive
+from benchmarks.options import add_device, command_line, require_positive
 from benchmarks.reports.console import make_console
 from benchmarks.reports.record import key_of, load, write
 from benchmarks.reports.summary import geometric_mean
@@ -252,10 +252,7 @@ def parser() -> argparse.ArgumentParser:
     """The argument parser of `python -m benchmarks tuning`."""
     made = command_line("tuning", __doc__)
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    made.add_argument(
-        "--device", metavar="NAME",
-        help="the GPU whose cost model is used, such as H100; default: the one that the files name",
-    )  # fmt: skip
+    add_device(made)
     made.add_argument(
         "--most", type=int, default=MOST_MEASURED, metavar="N",
         help=f"measure at most N plans; default {MOST_MEASURED}",
@@ -277,16 +274,14 @@ def main() -> None:
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
-    try:
-        device = constants_of(device_of(options.files, options.device))
-    except (OSError, ValueError) as error:
-        sys.exit(f"cannot read the records of sweeps: {error}")
     known: list[Recorded] = []
-    for path in options.files:
-        try:
-            known += recorded(load(path)["rows"], device, options.least)
-        except (OSError, ValueError, KeyError) as error:
-            sys.exit(f"{path} cannot be read as a record of a sweep: {error}")
+    try:
+        records = [load(path) for path in options.files]
+        device = constants_of(device_of(records, options.device))
+        for record in records:
+            known += recorded(record["rows"], device, options.least)
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"a file is not a record of `python -m benchmarks sweep`: {error}")
     if not known:
         sys.exit(
             f"no problem has {options.least} recorded plans; give records of `python -m benchmarks "

@@ -110,7 +110,7 @@ def _explored(gemm: Gemm) -> Iterator[Plan]:
 
 
 def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
-    """The plan with the best predicted time of each family of schedules that is not in `known`.
+    """For each family of schedules that is not in `known`, the plan with the best predicted time.
 
     Plans are left out that are predicted to take more than `factor` times the time of the best of
     all plans.

@@ -202,24 +202,17 @@ def group_title(letter: str) -> str:
 
 
 def select_shapes(
-    groups: Iterable[str] | None,
-    shapes: Iterable[Shape] | None,
-    *,
-    quick: bool = False,
-    given: bool = False,
+    groups: Iterable[str] | None, shapes: Iterable[Shape] | None, *, quick: bool = False
 ) -> list[tuple[str, Shape]]:
-    """The shapes to measure, each with its group; all groups if none are selected.
+    """The shapes to measure, each with its group; all groups if both arguments are empty.
 
     Args:
         groups: letters of groups in `GROUPS`.
         shapes: shapes that belong to no group; they come first in the result.
         quick: True to take only the shapes in `QUICK` of each group.
-        given: True if the caller has other shapes to measure, so that empty arguments select none.
     """
     ungrouped = [(UNGROUPED, found) for found in shapes or ()]
-    letters = (
-        list(dict.fromkeys(groups)) if groups else ([] if ungrouped or given else list(GROUPS))
-    )
+    letters = list(dict.fromkeys(groups)) if groups else ([] if ungrouped else list(GROUPS))
     return ungrouped + [
         (letter, found)
         for letter in letters

@@ -394,7 +394,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if find_spec("scipy") is None:
         sys.exit("scipy is missing; it comes with the extra bench: pip install 'coordgraph[bench]'")
     try:
-        known = constants_of(device_of(asked.files, asked.device), asked.processors)
+        device = device_of(map(read_json, asked.files), asked.device)
+        known = constants_of(device, asked.processors)
         measured = Measurements.read(asked.files, known)
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"cannot read measured times: {error}")

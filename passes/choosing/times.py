@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,21 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
-def device_of(files: Iterable[Path], asked: str | None) -> str:
-    """The name of the device whose constants suit files of measured times.
+def device_of(records: Iterable[Mapping[str, Any]], asked: str | None) -> str:
+    """The name of the device whose constants suit records of measured times.
 
     Args:
-        files: files of measured times. A file names its device in the entry `device`.
+        records: the contents of files of measured times. A record names its device in the entry
+            `device`.
         asked: the name that the user gave, which may be short, such as `H100`; None for the device
-            that the files name, or for the H200 if they name none.
+            that the records name, or for the H200 if they name none.
 
     Raises:
-        OSError, ValueError: a file cannot be read, or `asked` is None and the files name several
-            devices.
+        ValueError: `asked` is None, and the records name several devices.
     """
     if asked is not None:
         return matching(asked, known_devices()) or asked
-    named = {str(found["device"]) for found in map(read_json, files) if "device" in found}
+    named = {str(found["device"]) for found in records if "device" in found}
     if len(named) > 1:
         raise ValueError(
             f"the files are of several devices ({', '.join(sorted(named))}); give the files of "

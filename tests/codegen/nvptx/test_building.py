@@ -300,7 +300,7 @@ def test_calls_with_c_get_another_lowering_if_registers_do_not_suffice():
 
 
 def test_a_loaded_kernel_keeps_its_ptx_but_no_modules_and_no_proofs(fake_driver: FakeDriver):
-    """Whatever a kernel keeps is alive as long as the process, and slows each full collection."""
+    """Full garbage collections visit every object that a kernel keeps, as long as it exists."""
     fake_driver.arguments = 6
     made = kernel(StreamK())
     launch(made)

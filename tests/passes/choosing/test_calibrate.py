@@ -73,17 +73,10 @@ def test_the_command_writes_a_device(
     assert capsys.readouterr().out.count("5 problems") == 1
 
 
-def times_of(folder: Path, name: str, **entries: str) -> Path:
-    (folder / name).write_text(json.dumps({**entries, "rows": []}))
-    return folder / name
-
-
-def test_the_device_is_that_of_the_files(tmp_path: Path):
-    h100 = times_of(tmp_path, "one.json", device="NVIDIA H100 80GB HBM3")
-    h200 = times_of(tmp_path, "two.json", device="NVIDIA H200")
-    unnamed = times_of(tmp_path, "three.json")
-    assert device_of([h100, unnamed], None) == "NVIDIA H100 80GB HBM3"
-    assert device_of([unnamed], None) == "NVIDIA H200"
+def test_the_device_is_that_of_the_records():
+    h100, h200 = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"))
+    assert device_of([h100, {}], None) == "NVIDIA H100 80GB HBM3"
+    assert device_of([{}], None) == "NVIDIA H200"
     assert device_of([h200], "h100") == "NVIDIA H100 80GB HBM3", "a short name"
     assert device_of([h200], "Another GPU") == "Another GPU"
     with pytest.raises(ValueError, match="several devices"):

@@ -66,7 +66,11 @@ def mean_of(ratios: NDArray[np.float32], chosen: list[int]) -> float:
 
 
 def test_a_kernel_that_was_good_alone_is_exchanged():
-    """Column 0 is the best single column; columns 1 and 2 together are better than it with any."""
+    """An exchange gives up the best single column for a better pair.
+
+    Column 0 is the best single column. Columns 1 and 2 together are better than column 0 together
+    with any other column.
+    """
     ratios = np.array([[0.3, 0.0, 1.0], [0.3, 1.0, 0.0], [0.3, 0.0, 1.0]], np.float32)
     chosen = greedy(ratios, 2)
     assert chosen == [0, 1]
