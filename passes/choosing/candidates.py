@@ -302,11 +302,10 @@ def _usual(cut: Tiled, reused: bool) -> Iterator[Kind]:
         tried = _possible(cut, counter)
         if tried is None:
             continue
+        suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if not counter.chosen_grid:
-            suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
             yield Kind(schedule, tried & suits, np.zeros_like(cut.tiles))
             continue
-        suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         grid = cut.slots
         if counter.fixup == "none" and (reused or not cut.each):
             # The persistent data-parallel schedule is tried with every tiling: kernels are reused,
