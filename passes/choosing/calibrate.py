@@ -178,13 +178,15 @@ class Quality:
 def quality(measured: Measurements, constants: Constants) -> Quality:
     """Compare the plan with the best predicted time to the fastest measured plan of each problem.
 
-    Problems with only one plan that may be chosen are left out.
+    Times are predicted without the learned correction (`passes.choosing.correction`), which may
+    have been learned from the same measurements. Problems with only one plan that may be chosen are
+    left out.
     """
     # Problems with only one plan that may be chosen are left out: there is nothing to choose.
     counts = np.bincount(measured.problem[measured.usable], minlength=measured.problems)
     measured = measured.where(counts[measured.problem] > 1)
     data = measured.where(measured.usable)
-    predicted = cost(data.table, constants).total
+    predicted = cost(data.table, constants, corrected=False).total
     best = measured.best(measured.seconds)
     first = np.array([_first(data.problem == p, predicted) for p in range(data.problems)])
     ratio = data.seconds[first] / best
@@ -239,7 +241,8 @@ def fit(measured: Measurements, first: Constants) -> Constants:
                 which the time of a kernel is longer if the host launches it than if a graph does.
         """
         logarithms, more = unknown[:-1], np.exp(unknown[-1])
-        seconds = cost(counts, figures(logarithms)).total + later * more
+        predicted = cost(counts, figures(logarithms), corrected=False)
+        seconds = predicted.total + later * more
         error = np.log(seconds / data.seconds)
         common = np.bincount(data.problem, close * error) / closest
         between = DIFFERENCE * np.sqrt(close) * (error - common[data.problem])
@@ -405,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = rounded(fit(measured, first))
     _report(measured, found, first)
     if asked.write:
-        path = file_of(asked.device, FOLDER)
+        path = file_of(device, FOLDER)
         path.write_text(found.to_json(), "utf-8")
         print(f"written: {path}")
     else:

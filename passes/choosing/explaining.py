@@ -19,9 +19,10 @@ from passes.choosing.summation_order import SummationOrder
 
 __all__ = ["Explanation", "every_choice", "explain", "micros", "origin", "page"]
 
-SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster")
+SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster", "correction")
 """The terms of a predicted time whose sum is the total. The term `main` is the time of the main
-loop, including the time by which memory, L2 cache or power limit it."""
+loop, including the time by which memory, L2 cache or power limit it. The term `correction` is
+learned from measured times (see `passes.choosing.correction`)."""
 COVERED = ("loop", "dram", "l2", "power")
 """The terms of a predicted time from which the term `main` is computed, as a smooth maximum.
 
@@ -29,7 +30,8 @@ COVERED = ("loop", "dram", "l2", "power")
 """
 LEGEND = (
     f"In microseconds: total = {' + '.join(SUMMANDS)}. main is the largest of "
-    f"{', '.join(COVERED)}, and somewhat more where others are close to it."
+    f"{', '.join(COVERED)}, and somewhat more where others are close to it. correction is learned "
+    "from the errors of such predictions."
 )
 MICRO = 1e6
 """Number of microseconds in a second."""

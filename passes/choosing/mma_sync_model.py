@@ -142,7 +142,7 @@ def cost(t: Table, g: GpuFigures, shape: MmaShape | None = None) -> Cost:
     launch = late.launch_seconds + np.where(t.streams, late.stream_seconds, 0)
     none = np.zeros(len(t))
     total = launch + _largest(loop, dram, l2) + tiles + fixup
-    return Cost(launch, loop, tiles, fixup, none, dram, l2, none, total)
+    return Cost(launch, loop, tiles, fixup, none, dram, l2, none, none, total)
 
 
 def _iteration(t: Table, s: MmaShape, g: GpuFigures) -> Column:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coordgraph.elements import ROW_BYTES
 from passes.choosing.constants import Constants
+from passes.choosing.correction import Correction, correctable, features
 from passes.choosing.counting import FIXUPS
 from passes.choosing.kernel_shape import (
     FITTED,
@@ -56,6 +57,7 @@ class Cost:
         cluster: sums over a cluster whose CTAs divide k.
         dram, l2: traffic of all workgroups at the rates of memory and of the L2 cache.
         power: multiplications and traffic of all workgroups at the power limit.
+        correction: what the learned `Correction` adds to the sum of the other terms; often negative.
         total: the predicted time of the plan.
     """
 
@@ -67,6 +69,7 @@ class Cost:
     dram: Column
     l2: Column
     power: Column
+    correction: Column
     total: Column
 
     def row(self, index: int) -> dict[str, float]:
@@ -119,12 +122,13 @@ class Counts:
         self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
 
 
-def cost(given: Table | Counts, c: Constants) -> Cost:
+def cost(given: Table | Counts, c: Constants, *, corrected: bool = True) -> Cost:
     """The predicted seconds of each plan of a table on a device, by term of the cost model.
 
     Args:
         given: a table of plans, or its work counts.
         c: the cost model's constants of the device.
+        corrected: whether to add the learned correction; a fit of constants leaves it out.
     """
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
@@ -192,7 +196,18 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     # so their times are added.
     last = end + fixup + sums
     total = launch + _largest((loop, dram, l2, power), c.sharpness) + last
-    return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
+    found = Cost(launch, loop, end, fixup, sums, dram, l2, power, np.zeros(len(t)), total)
+    if not corrected:
+        return found
+    logarithms = Correction.known().logarithms(features(t, s, w, terms_of(found), total))
+    more = total * np.where(correctable(t), np.expm1(logarithms), 0)
+    return replace(found, correction=more, total=total + more)
+
+
+def terms_of(predicted: Cost) -> dict[str, Column]:
+    """The terms of predicted times on which a `Correction` may depend, by name."""
+    names = ("launch", "loop", "tiles", "fixup", "dram", "l2", "power")
+    return {f"{name}_share": getattr(predicted, name) for name in names}
 
 
 def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:

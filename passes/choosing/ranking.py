@@ -41,6 +41,8 @@ PARTS = {
 }
 """Descriptions of those terms of `Cost` whose sum is the time of the workgroup with most work, by
 name."""
+LEARNED = "a correction, learned from errors of the sum of the other terms"
+"""Description of the term `correction` of `Cost`."""
 SIMILAR, ORDERS = 3, 2
 """SIMILAR: largest number of plans with the same tile and cluster that `rank` returns. ORDERS:
 largest number of plans that differ only in the order in which tiles are visited."""

@@ -11,7 +11,7 @@ from passes.choosing import Plan
 from passes.choosing.explaining import COVERED, SUMMANDS
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
-from passes.choosing.ranking import LIMITS, PARTS
+from passes.choosing.ranking import LEARNED, LIMITS, PARTS
 from passes.simulation import Kernel, Machine, Simulation
 
 __all__ = ["terms"]
@@ -22,6 +22,7 @@ OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "tiles": ("epilogue",),
     "fixup": ("fix-up", "wait"),
     "cluster": (),
+    "correction": (),
     "idle": ("gap", "tail"),
 }
 """For each term of the cost model: the kinds of time of a launch (see
@@ -57,7 +58,7 @@ def terms(
     rows = [
         {
             "name": name,
-            "what": MAIN if name == "main" else PARTS.get(name, IDLE),
+            "what": {**PARTS, "main": MAIN, "correction": LEARNED}.get(name, IDLE),
             "model": predicted.get(name),
             "runs": [
                 sum(run["buckets"][b] for b in buckets) / run["slots"] if run["slots"] else 0.0

@@ -1,0 +1,171 @@
+"""`Correction`: a factor for predicted times, learned from errors of the cost model.
+
+The terms of the cost model do not explain measured times completely. What they leave over depends
+on many circumstances at once: for example, rows that begin inside cache lines cost more if a launch
+is short and its tiles are wide. Such dependences are learned from measured times as a sum of
+decision trees (see `passes.choosing.boosting`). All conditions of a tree are checked for every
+plan, one per level, so a tree of depth d is a table of 2^d values ("oblivious" trees, as in
+Prokhorenkova et al., CatBoost, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.choosing.kernel_shape import Shape
+from passes.choosing.plan_table import Column, Flag, Table
+from passes.choosing.work import Work
+
+__all__ = ["DEPTH", "UNIT", "Correction", "Tree", "correctable", "features"]
+
+FILE = Path(__file__).with_name("correction.txt")
+"""The file with the trees that the library has learned: one tree a line, as the text of `Tree`."""
+DEPTH = 6
+"""Number of conditions of a tree."""
+UNIT = 1e-4
+"""The values of a tree are stored as integers, in multiples of UNIT."""
+MOST = 0.15
+"""Largest absolute value of the logarithm of a factor."""
+WORD_BYTES = 2
+"""Number of bytes of an element of A and B of the problems from which corrections are learned."""
+
+
+def correctable(t: Table) -> Flag:
+    """For each plan, whether its problem resembles those from which corrections are learned.
+
+    These are single products of 16-bit matrices.
+    """
+    return (t.l == 1) & (t.ragged_m == 0) & (t.ragged_k == 0) & (t.in_bytes == WORD_BYTES)
+
+
+def features(
+    t: Table, s: Shape, w: Work, terms: Mapping[str, Column], total: Column
+) -> dict[str, Column]:
+    """Columns on which the error of a predicted time may depend, by name.
+
+    Args:
+        t: a table with one problem and one plan in each row.
+        s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
+        w: the work counts of each plan.
+        terms: the predicted seconds of the terms of the cost model, by name.
+        total: the predicted seconds of each plan, without a correction.
+    """
+    return {
+        **{name: column / total for name, column in terms.items()},
+        "total": total,
+        "tiles": s.tiles,
+        "workgroups": w.grid,
+        "tiles_each": s.tiles / w.grid,
+        "depth": s.depth,
+        "fixup_kind": t.fixup,
+        "shares": s.shares,
+        "straddling": s.straddling,
+        "split": s.split,
+        "filled": s.filled,
+        "rows": s.rows,
+        "columns": s.columns,
+        "tile_k": t.tile_k,
+        "cluster_m": t.cluster_m,
+        "cluster_n": t.cluster_n,
+        "turns": t.turns,
+        "width": t.width,
+        "turned_b": t.turned_b,
+        "stages": s.stages,
+        "blocks": s.blocks,
+        "pieces": s.pieces,
+        "mma_columns": s.mma_columns,
+        "stores": s.stores,
+        "odd": s.odd,
+    }
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A decision tree: `DEPTH` conditions, and a value for each combination of their outcomes.
+
+    Its text is `names limits values`, three lists with commas; the first condition has the largest
+    weight in the index of a value.
+
+    Args:
+        names: the names of the columns (see `features`) that the conditions compare.
+        limits: a condition holds if the column's entry is greater than this limit.
+        values: one integer for each combination of outcomes, in multiples of `UNIT`.
+    """
+
+    names: tuple[str, ...]
+    limits: tuple[float, ...]
+    values: tuple[int, ...]
+
+    def __str__(self) -> str:
+        limits = (f"{limit:.6g}" for limit in self.limits)
+        return " ".join(map(",".join, (self.names, limits, map(str, self.values))))
+
+    @classmethod
+    def parse(cls, text: str) -> Tree:
+        """The tree whose text is given.
+
+        Raises:
+            ValueError: the text has another form.
+        """
+        names, limits, values = (part.split(",") for part in text.split())
+        if len(names) != len(limits) or len(values) != 1 << len(names):
+            raise ValueError(f"{text[:40]!r} is no tree: 2^d values must follow d conditions")
+        return cls(tuple(names), tuple(map(float, limits)), tuple(map(int, values)))
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A sum of trees, ready to be evaluated for many plans at once.
+
+    Args:
+        names: the names of the columns that the trees compare, without duplicates.
+        places: for each tree (rows) and condition (columns), the index of the name in `names`.
+        limits: for each tree and condition, the limit.
+        values: for each tree, the value for each combination of outcomes, as a logarithm.
+    """
+
+    names: tuple[str, ...]
+    places: NDArray[np.intp]
+    limits: Column
+    values: Column
+
+    @classmethod
+    @cache
+    def known(cls) -> Correction:
+        """The correction that the library has learned, from the file `FILE`."""
+        return cls.of(FILE.read_text("utf-8").splitlines())
+
+    @classmethod
+    def of(cls, trees: Iterable[str]) -> Correction:
+        """The sum of trees that are given as text.
+
+        Raises:
+            ValueError: a text has another form than that of `Tree`.
+        """
+        parsed = [Tree.parse(text) for text in trees]
+        names = tuple(dict.fromkeys(name for tree in parsed for name in tree.names))
+        return cls(
+            names,
+            np.array([[names.index(name) for name in tree.names] for tree in parsed]),
+            np.array([tree.limits for tree in parsed]),
+            np.array([tree.values for tree in parsed]) * UNIT,
+        )
+
+    def logarithms(self, columns: Mapping[str, Column]) -> Column:
+        """The natural logarithm of the factor for each plan, at most `MOST` in absolute value.
+
+        Args:
+            columns: the columns of `features`, by name.
+        """
+        rows = np.stack([np.asarray(columns[name], np.float64) for name in self.names])
+        index = np.zeros((len(self.places), rows.shape[1]), np.intp)
+        for places, limits in zip(self.places.T, self.limits.T, strict=True):
+            index = 2 * index + (rows[places] > limits[:, None])
+        found = np.take_along_axis(self.values, index, axis=1).sum(axis=0)
+        return np.clip(found, -MOST, MOST)
