@@ -57,7 +57,8 @@ class Cost:
         cluster: sums over a cluster whose CTAs divide k.
         dram, l2: traffic of all workgroups at the rates of memory and of the L2 cache.
         power: multiplications and traffic of all workgroups at the power limit.
-        correction: what the learned `Correction` adds to the sum of the other terms; often negative.
+        correction: what the learned `Correction` adds to the sum of the other terms; often less
+            than 0.
         total: the predicted time of the plan.
     """
 
