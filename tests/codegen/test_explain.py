@@ -401,7 +401,7 @@ def test_the_command_tells_what_was_tuned(
     assert f" plan measured predicted measured / predicted {plans[0]} 1000 " in printed
     assert "device NVIDIA H200 (sm_90a, 132 SMs), the GPU of this machine" in printed
     assert f"{plans[0]} is remembered: tune=True measured" in printed
-    assert "plan total launch main tiles fixup cluster loop" in printed
+    assert "plan total launch main tiles fixup cluster correction loop" in printed
     assert "What bounds it:" in printed
 
 

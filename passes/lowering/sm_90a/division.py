@@ -83,12 +83,11 @@ WARP = "warp.number"
 REGISTERS = 65536
 """Number of 32-bit registers of a streaming multiprocessor."""
 PRODUCER_REGISTERS = 40
-"""Number of registers of a thread in the producer's warpgroup. A launch of 384 threads has 168
-registers a thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch
-has, setmaxnreg would block forever."""
+"""Number of registers of a thread in the producer's warpgroup. A launch of 384 threads has 168 for
+each, and 3·168 = 40 + 2·232. If warpgroups asked for more in total, setmaxnreg would block."""
 HELPER_REGISTERS = 72
-"""Number of registers of a thread in the producer's warpgroup, if other warps of that warpgroup
-write tensor maps or gather rows."""
+"""Number of registers of a thread in the producer's warpgroup, if its other warps write tensor maps
+or gather rows, or if one consumer warpgroup leaves enough: some producers need more than 40."""
 MOST_REGISTERS = 240
 """Largest number of registers that setmaxnreg requests for a consumer thread."""
 MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64
@@ -204,7 +203,7 @@ class Division:
             multiplies a workgroup's part of a tile. A single warpgroup waits for no other one.
         turns: number of consumer warpgroups that alternate between tiles (ping-pong); 1 if all
             consumer warpgroups divide the workgroup's part of each tile (cooperative).
-        producer: registers of a thread in the producer's warpgroup.
+        producer: registers that a thread in the producer's warpgroup needs at least.
         kind: the type of A and B.
         k_major: whether A, and whether B, is contiguous along k.
     """
@@ -338,6 +337,11 @@ class Division:
     def registers(self) -> int:
         """Number of registers of a consumer thread, set by setmaxnreg."""
         return int(registers_of(self.consumers, self.producer))
+
+    @property
+    def kept(self) -> int:
+        """Number of registers of a thread in the producer's warpgroup, set by setmaxnreg."""
+        return max(self.producer, HELPER_REGISTERS if self.consumers == 1 else 0)
 
     @property
     def row_layout(self) -> RowLayout:

@@ -356,7 +356,7 @@ class LowerToHopper(Pass):
                         *work.end(),
                     ),
                     (
-                        SetRegisters(division.producer, grow=False),
+                        SetRegisters(division.kept, grow=False),
                         If(
                             division.producing,
                             (Counter(STEP, (*maps.counted(producer),)),),
