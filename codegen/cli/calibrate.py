@@ -79,6 +79,7 @@ def calibrate_command(
                 "record": str(found.record),
                 "times": found.times,
                 "held_out": asdict(found.fitted.held_out),
+                "corrected": asdict(found.fitted.corrected),
                 "before": asdict(found.fitted.before),
                 "seconds": seconds,
             }

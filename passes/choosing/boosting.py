@@ -19,48 +19,49 @@ __all__ = ["boosted"]
 TREES, RATE = 100, 0.15
 """TREES: number of trees. RATE: factor with which the values of each tree are multiplied."""
 LIMITS = 31
-"""Largest number of limits with which the entries of a column are compared: its quantiles."""
+"""Largest number of limits with which the entries of a column are compared."""
 SHRINK = 5.0
 """Weight that is added to the sum of the weights of a leaf, which reduces the leaf's value. A plan
 that is as fast as the fastest one of its problem has weight 1."""
 
 
-def boosted(columns: Mapping[str, Column], errors: Column, weights: Column) -> tuple[str, ...]:
-    """Trees whose sum approximates errors, as texts of `Tree`.
+def boosted(columns: Mapping[str, Column], errors: Column, weights: Column) -> tuple[Tree, ...]:
+    """Trees whose sum approximates errors; () if no column has two different entries.
 
     Args:
         columns: for each name, the entry of every plan; see `passes.choosing.correction.features`.
         errors: the values to approximate.
         weights: the weight of each plan's squared error.
     """
-    names = tuple(columns)
-    entries = [np.asarray(column, np.float64) for column in columns.values()]
-    limits = [_limits(column) for column in entries]
+    found = {name: np.asarray(column, np.float64) for name, column in columns.items()}
+    limits = {name: _limits(column) for name, column in found.items()}
+    names = [name for name in found if len(limits[name])]
+    if not names:
+        return ()
     # bins[i, j]: the number of limits of column j that are less than the entry of plan i.
-    bins = np.stack(
-        [np.searchsorted(of, column, "left") for of, column in zip(limits, entries, strict=True)], 1
-    )
-    left = errors.copy()
-    trees: list[str] = []
+    bins = np.stack([np.searchsorted(limits[name], found[name], "left") for name in names], 1)
+    residual = errors.copy()
+    trees: list[Tree] = []
     for _ in range(TREES):
-        leaf, conditions = _grown(bins, [len(of) for of in limits], left, weights)
-        sums = np.bincount(leaf, weights * left, 1 << DEPTH)
+        leaf, conditions = _grown(bins, [len(limits[name]) for name in names], residual, weights)
+        sums = np.bincount(leaf, weights * residual, 1 << DEPTH)
         total = np.bincount(leaf, weights, 1 << DEPTH)
         values = np.rint(RATE * sums / (total + SHRINK) / UNIT).astype(int)
-        left = left - UNIT * values[leaf]
-        chosen = tuple(names[column] for column, _ in conditions)
-        reached = tuple(float(limits[column][number]) for column, number in conditions)
-        trees.append(str(Tree(chosen, reached, tuple(map(int, values)))))
+        residual = residual - UNIT * values[leaf]
+        compared = tuple(names[column] for column, _ in conditions)
+        reached = tuple(float(limits[names[column]][number]) for column, number in conditions)
+        trees.append(Tree(compared, reached, tuple(map(int, values))))
     return tuple(trees)
 
 
 def _limits(column: Column) -> Column:
     """The limits with which a column's entries may be compared, in ascending order.
 
-    They are rounded as in the text of a `Tree`.
+    There is a limit between each two adjacent entries or, if these are more than `LIMITS`, at each
+    quantile. Limits are rounded as in the text of a `Tree`.
     """
     found = np.unique(column)
-    if len(found) > LIMITS:
+    if len(found) - 1 > LIMITS:
         found = np.quantile(column, np.linspace(0, 1, LIMITS + 2)[1:-1])
     else:
         found = (found[1:] + found[:-1]) / 2
@@ -68,14 +69,14 @@ def _limits(column: Column) -> Column:
 
 
 def _grown(
-    bins: NDArray[np.intp], counts: list[int], left: Column, weights: Column
+    bins: NDArray[np.intp], counts: list[int], residual: Column, weights: Column
 ) -> tuple[NDArray[np.intp], list[tuple[int, int]]]:
     """Grow one tree, level by level: each level takes the condition that reduces the error most.
 
     Args:
         bins: for each plan (rows) and column, the number of limits that are less than the entry.
         counts: number of limits of each column.
-        left: the errors that the earlier trees leave over.
+        residual: the errors that the earlier trees leave over.
         weights: the weight of each plan's squared error.
 
     Returns:
@@ -84,7 +85,7 @@ def _grown(
     plans, columns = bins.shape
     width = LIMITS + 1
     places = bins + np.arange(columns) * width
-    repeated = np.repeat(weights * left, columns), np.repeat(weights, columns)
+    repeated = np.repeat(weights * residual, columns), np.repeat(weights, columns)
     impossible = np.arange(width - 1) >= np.array(counts)[:, None]
     leaf = np.zeros(plans, np.intp)
     conditions: list[tuple[int, int]] = []
@@ -96,11 +97,12 @@ def _grown(
             np.cumsum(np.bincount(place, of, leaves * columns * width).reshape(shape), axis=2)
             for of in repeated
         )
-        # A leaf is divided into plans at most at a limit (below) and plans above it; the squared
-        # error falls by the square of a part's sum over its weight.
+        # A condition divides each leaf in two parts. If a part is predicted by its mean, the
+        # squared error falls by (sum of the residuals)² / weight. The condition with the largest
+        # total over all leaves is taken.
         below, above = sums, sums[:, :, -1:] - sums
-        light, heavy = total + SHRINK, total[:, :, -1:] - total + SHRINK
-        gain = (below**2 / light + above**2 / heavy).sum(axis=0)[:, :-1]
+        weight_below, weight_above = total + SHRINK, total[:, :, -1:] - total + SHRINK
+        gain = (below**2 / weight_below + above**2 / weight_above).sum(axis=0)[:, :-1]
         best = int(np.where(impossible, -1, gain).argmax())
         column, limit = divmod(best, width - 1)
         conditions.append((column, limit))

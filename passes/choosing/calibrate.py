@@ -100,7 +100,7 @@ class Measurements:
     by_host: Flag
 
     @classmethod
-    def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
+    def read(cls, paths: Sequence[Path], device: Constants) -> Measurements:
         """Read files of measured times.
 
         Args:
@@ -108,7 +108,8 @@ class Measurements:
             device: the cost model's constants of the device on which the times were measured.
 
         Raises:
-            OSError, ValueError, KeyError: a file cannot be read, or has another format.
+            OSError, ValueError, KeyError: a file cannot be read, or has another format, or no file
+                has times of known plans.
         """
         files = [read_json(path) for path in paths]
         plans = known_plans(row for file in files for row in file["rows"])
@@ -118,6 +119,9 @@ class Measurements:
             for row in file["rows"]
             if row["plan"] in plans
         ]
+        if not found:
+            names = ", ".join(path.name for path in paths)
+            raise ValueError(f"{names}: no times of plans that the cost model knows")
         table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
         host = [files[run].get("launches") == BY_HOST for run, *_ in found]
         # Clock rates differ between runs, so times of a problem are compared only within one run
@@ -175,18 +179,22 @@ class Quality:
         )
 
 
-def quality(measured: Measurements, constants: Constants) -> Quality:
+def quality(measured: Measurements, constants: Constants, *, corrected: bool = False) -> Quality:
     """Compare the plan with the best predicted time to the fastest measured plan of each problem.
 
-    Times are predicted without the learned correction (`passes.choosing.correction`), which may
-    have been learned from the same measurements. Problems with only one plan that may be chosen are
-    left out.
+    Problems with only one plan that may be chosen are left out.
+
+    Args:
+        measured: the measured times.
+        constants: the constants to judge.
+        corrected: whether predicted times have the library's correction, which may have been
+            learned from the same times (`passes.choosing.learn_correction`).
     """
     # Problems with only one plan that may be chosen are left out: there is nothing to choose.
     counts = np.bincount(measured.problem[measured.usable], minlength=measured.problems)
     measured = measured.where(counts[measured.problem] > 1)
     data = measured.where(measured.usable)
-    predicted = cost(data.table, constants, corrected=False).total
+    predicted = cost(data.table, constants, corrected=corrected).total
     best = measured.best(measured.seconds)
     first = np.array([_first(data.problem == p, predicted) for p in range(data.problems)])
     ratio = data.seconds[first] / best
@@ -274,17 +282,21 @@ class Calibration:
         constants: the constants, fitted to all measurements.
         held_out: how well constants that were fitted to three quarters of the sizes choose plans
             for the other quarter of the sizes.
+        corrected: the same with the library's correction of predicted times, as `codegen.matmul`
+            chooses.
         before: how well the constants that were used before this calibration choose plans for that
-            quarter.
+            quarter, without the correction.
     """
 
     constants: Constants
     held_out: Quality
+    corrected: Quality
     before: Quality
 
     def __str__(self) -> str:
         return (
             f"sizes that were not fitted to: {self.held_out}\n"
+            f"the same with the library's correction: {self.corrected}\n"
             f"the same with the constants used before: {self.before}"
         )
 
@@ -303,7 +315,8 @@ def calibrated(measured: Measurements, first: Constants, before: Constants) -> C
     found = fit(measured.where(~rest), first)
     judged = measured.where(rest)
     final = rounded(fit(measured, first))
-    return Calibration(final, quality(judged, found), quality(judged, before))
+    corrected = quality(judged, found, corrected=True)
+    return Calibration(final, quality(judged, found), corrected, quality(judged, before))
 
 
 def with_guesses(constants: Constants) -> Constants:

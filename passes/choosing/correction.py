@@ -10,7 +10,7 @@ Prokhorenkova et al., CatBoost, 2018).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,21 +27,21 @@ __all__ = ["DEPTH", "UNIT", "Correction", "Tree", "correctable", "features"]
 FILE = Path(__file__).with_name("correction.txt")
 """The file with the trees that the library has learned: one tree a line, as the text of `Tree`."""
 DEPTH = 6
-"""Number of conditions of a tree."""
+"""Number of conditions of a tree that is learned."""
 UNIT = 1e-4
 """The values of a tree are stored as integers, in multiples of UNIT."""
 MOST = 0.15
 """Largest absolute value of the logarithm of a factor."""
-WORD_BYTES = 2
-"""Number of bytes of an element of A and B of the problems from which corrections are learned."""
 
 
 def correctable(t: Table) -> Flag:
     """For each plan, whether its problem resembles those from which corrections are learned.
 
-    These are single products of 16-bit matrices.
+    These are single products of 16-bit matrices with a 16-bit result, whose epilogue reads no
+    operand as large as D and reduces no rows.
     """
-    return (t.l == 1) & (t.ragged_m == 0) & (t.ragged_k == 0) & (t.in_bytes == WORD_BYTES)
+    single = (t.l == 1) & (t.ragged_m == 0) & (t.ragged_k == 0)
+    return single & (t.in_bytes == 2) & (t.out_bytes == 2) & (t.c_bytes == 0) & (t.row_cycles == 0)
 
 
 def features(
@@ -57,7 +57,7 @@ def features(
         total: the predicted seconds of each plan, without a correction.
     """
     return {
-        **{name: column / total for name, column in terms.items()},
+        **{f"{name}_share": column / total for name, column in terms.items()},
         "total": total,
         "tiles": s.tiles,
         "busy": w.busy,
@@ -78,7 +78,6 @@ def features(
         "turned_b": t.turned_b,
         "stages": s.stages,
         "blocks": s.blocks,
-        "pieces": s.pieces,
         "mma_columns": s.mma_columns,
         "stores": s.stores,
         "odd": s.odd,
@@ -87,7 +86,7 @@ def features(
 
 @dataclass(frozen=True)
 class Tree:
-    """A decision tree: `DEPTH` conditions, and a value for each combination of their outcomes.
+    """A decision tree: d conditions, and a value for each of the 2^d combinations of outcomes.
 
     Its text is `names limits values`, three lists with commas; the first condition has the largest
     weight in the index of a value.
@@ -124,37 +123,35 @@ class Correction:
     """A sum of trees, ready to be evaluated for many plans at once.
 
     Args:
-        names: the names of the columns that the trees compare, without duplicates.
-        places: for each tree (rows) and condition (columns), the index of the name in `names`.
-        limits: for each tree and condition, the limit.
+        names: for each condition that occurs in a tree, the name of the column that it compares.
+        limits: for each of these conditions, the limit.
+        conditions: for each tree (rows), the indices of its conditions in `names`.
         values: for each tree, the value for each combination of outcomes, as a logarithm.
     """
 
     names: tuple[str, ...]
-    places: NDArray[np.intp]
     limits: Column
+    conditions: NDArray[np.intp]
     values: Column
 
     @classmethod
     @cache
     def known(cls) -> Correction:
         """The correction that the library has learned, from the file `FILE`."""
-        return cls.of(FILE.read_text("utf-8").splitlines())
+        return cls.of([Tree.parse(line) for line in FILE.read_text("utf-8").splitlines()])
 
     @classmethod
-    def of(cls, trees: Iterable[str]) -> Correction:
-        """The sum of trees that are given as text.
-
-        Raises:
-            ValueError: a text has another form than that of `Tree`.
-        """
-        parsed = [Tree.parse(text) for text in trees]
-        names = tuple(dict.fromkeys(name for tree in parsed for name in tree.names))
+    def of(cls, trees: Sequence[Tree]) -> Correction:
+        """The sum of trees, which have equally many conditions; there is at least one tree."""
+        pairs = [tuple(zip(tree.names, tree.limits, strict=True)) for tree in trees]
+        number = {
+            pair: i for i, pair in enumerate(dict.fromkeys(p for some in pairs for p in some))
+        }
         return cls(
-            names,
-            np.array([[names.index(name) for name in tree.names] for tree in parsed]),
-            np.array([tree.limits for tree in parsed]),
-            np.array([tree.values for tree in parsed]) * UNIT,
+            tuple(name for name, _ in number),
+            np.array([limit for _, limit in number]),
+            np.array([[number[pair] for pair in some] for some in pairs]),
+            np.array([tree.values for tree in trees]) * UNIT,
         )
 
     def logarithms(self, columns: Mapping[str, Column]) -> Column:
@@ -163,9 +160,12 @@ class Correction:
         Args:
             columns: the columns of `features`, by name.
         """
-        rows = np.stack([np.asarray(columns[name], np.float64) for name in self.names])
-        index = np.zeros((len(self.places), rows.shape[1]), np.intp)
-        for places, limits in zip(self.places.T, self.limits.T, strict=True):
-            index = 2 * index + (rows[places] > limits[:, None])
-        found = np.take_along_axis(self.values, index, axis=1).sum(axis=0)
+        pairs = zip(self.names, self.limits, strict=True)
+        holds = np.stack([columns[name] > limit for name, limit in pairs])
+        index = np.zeros((len(self.conditions), holds.shape[1]), np.uint8)
+        for numbers in self.conditions.T:
+            index = 2 * index + holds[numbers]
+        found = np.zeros(holds.shape[1])
+        for values, row in zip(self.values, index, strict=True):
+            found += values[row]
         return np.clip(found, -MOST, MOST)

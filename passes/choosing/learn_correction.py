@@ -1,15 +1,16 @@
 """Learn the correction of predicted times: `python -m passes.choosing.learn_correction FILE…`.
 
 A file has measured times, as for `passes.choosing.calibrate`; files of several devices are learned
-from together. The errors are those of times that are predicted with the constants of the file's
-device, so the constants are fitted first.
+from together. The errors are those of times that are predicted with the library's constants of the
+file's device. So `passes.choosing.calibrate --write` comes first, and after each new fit of
+constants the correction must be learned again.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from numpy.typing import NDArray
 
 from passes.choosing.boosting import boosted
 from passes.choosing.calibrate import Measurements
-from passes.choosing.constants import constants_of
-from passes.choosing.correction import FILE, Correction, correctable, features
-from passes.choosing.model import Counts, cost, terms_of
-from passes.choosing.plan_table import Column
+from passes.choosing.constants import FOLDER, Constants, file_of
+from passes.choosing.correction import FILE, Correction, Tree, correctable, features
+from passes.choosing.model import Counts, cost, shared_terms
+from passes.choosing.plan_table import Column, Flag
 from passes.choosing.times import device_of, read_json
 
-__all__ = ["Errors", "losses"]
+__all__ = ["Errors", "losses", "main", "predicted_from_others"]
 
 CLOSE = 0.08
 """A plan has the weight exp(-(t / best - 1) / CLOSE), where t is its measured time, and best is the
@@ -40,76 +41,82 @@ class Errors:
 
     Args:
         columns: the columns on which an error may depend; see `features`.
-        errors: log(measured seconds / predicted seconds), minus the weighted mean of this logarithm
-            over the plans of the same problem: an error that all plans of a problem have changes no
-            choice.
+        residuals: log(measured seconds / predicted seconds), minus the weighted mean of this
+            logarithm over the plans of the same problem: an error that all plans of a problem have
+            changes no choice.
         weights: the weight of each plan's squared error.
         predicted: the predicted seconds, without a correction.
         seconds: the measured seconds.
         problem: for each measurement, the index of its problem, from 0.
-        size: for each measurement, the index of its problem's size (m, n, k), from 0.
+        extents: m, n and k of each measurement's problem (3 rows).
     """
 
     columns: dict[str, Column]
-    errors: Column
+    residuals: Column
     weights: Column
     predicted: Column
     seconds: Column
     problem: NDArray[np.intp]
-    size: NDArray[np.intp]
+    extents: Column
 
     @classmethod
-    def of(cls, files: Iterable[Path]) -> Errors:
-        """The errors of all measurements in files of measured times.
+    def of(cls, path: Path) -> Errors:
+        """The errors of the plans in a file of measured times that `codegen.matmul` may choose.
 
         Raises:
-            OSError, ValueError, KeyError: a file cannot be read, or has another format.
+            OSError, ValueError, KeyError: the file cannot be read, has another format, has no such
+                plans, or is of a device of which the library has no constants.
         """
-        parts = [cls._of_file(path) for path in files]
-        problems = np.cumsum([0, *(int(part.problem.max()) + 1 for part in parts)])
-        extents = np.concatenate([np.stack([part.columns[x] for x in "mnk"]) for part in parts], 1)
-        _, size = np.unique(extents, axis=1, return_inverse=True)
-        return cls(
-            {
-                name: np.concatenate([part.columns[name] for part in parts])
-                for name in parts[0].columns
-                if name not in "mnk"
-            },
-            *(
-                np.concatenate([getattr(part, name) for part in parts])
-                for name in ("errors", "weights", "predicted", "seconds")
-            ),
-            np.concatenate([part.problem + first for part, first in zip(parts, problems)]),
-            size.ravel(),
-        )
-
-    @classmethod
-    def _of_file(cls, path: Path) -> Errors:
-        """The errors in one file; `columns` also has `m`, `n` and `k`, and `size` is all 0."""
-        device = constants_of(device_of([read_json(path)], None))
+        path_of = file_of(device_of([read_json(path)], None), FOLDER)
+        if not path_of.exists():
+            raise ValueError(
+                f"{path} is of a device without the file {path_of.name}; write that file first, by "
+                "python -m passes.choosing.calibrate"
+            )
+        # The user's own constants would be learned from otherwise.
+        device = Constants.from_json(path_of.read_text("utf-8"))
         data = Measurements.read([path], device)
-        data = data.where(data.usable & correctable(data.table))
+        usable = data.usable & correctable(data.table)
+        if not usable.any():
+            raise ValueError(f"{path} has no times of plans that codegen.matmul may choose")
+        data = data.where(usable)
         counts = Counts(data.table, device)
         found = cost(counts, device, corrected=False)
         weights = np.exp(-(data.seconds / data.best(data.seconds)[data.problem] - 1) / CLOSE)
         errors = np.log(data.seconds / found.total)
         common = np.bincount(data.problem, weights * errors) / np.bincount(data.problem, weights)
         table = data.table
-        columns = features(table, counts.shape, counts.work, terms_of(found), found.total)
         return cls(
-            {**columns, "m": table.m, "n": table.n, "k": table.k},
+            features(table, counts.shape, counts.work, shared_terms(found), found.total),
             errors - common[data.problem],
             weights,
             found.total,
             data.seconds,
             data.problem,
-            np.zeros(len(data.seconds), np.intp),
+            np.stack([table.m, table.n, table.k]),
         )
 
-    def learned(self, rows: NDArray[np.bool_]) -> tuple[str, ...]:
+    @classmethod
+    def joined(cls, parts: Sequence[Errors]) -> Errors:
+        """The errors of several files; problems of different files are different problems."""
+        first = np.cumsum([0, *(int(part.problem.max()) + 1 for part in parts)])[:-1]
+        problems = [part.problem + start for part, start in zip(parts, first, strict=True)]
+        columns = {
+            name: np.concatenate([part.columns[name] for part in parts])
+            for name in parts[0].columns
+        }
+        others = ("residuals", "weights", "predicted", "seconds")
+        return cls(
+            columns,
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in others),
+            np.concatenate(problems),
+            np.concatenate([part.extents for part in parts], axis=1),
+        )
+
+    def learned(self, rows: Flag | slice = slice(None)) -> tuple[Tree, ...]:
         """The trees that are learned from some of the measurements."""
         columns = {name: column[rows] for name, column in self.columns.items()}
-        return boosted(columns, self.errors[rows], self.weights[rows])
+        return boosted(columns, self.residuals[rows], self.weights[rows])
 
 
 def losses(errors: Errors, predicted: Column) -> Column:
@@ -127,20 +134,23 @@ def losses(errors: Errors, predicted: Column) -> Column:
     return np.log(errors.seconds[first] / best)
 
 
-def judged(errors: Errors) -> Column:
+def predicted_from_others(errors: Errors) -> Column:
     """The predicted seconds of each plan, with a correction learned from other sizes only."""
-    part = np.random.default_rng(0).permutation(int(errors.size.max()) + 1)[errors.size] % PARTS
+    _, size = np.unique(errors.extents, axis=1, return_inverse=True)
+    size = size.ravel()
+    part = np.random.default_rng(0).permutation(int(size.max()) + 1)[size] % PARTS
     found = errors.predicted.copy()
     for number in range(PARTS):
         rows = part == number
-        correction = Correction.of(errors.learned(~rows))
-        columns = {name: column[rows] for name, column in errors.columns.items()}
-        found[rows] *= np.exp(correction.logarithms(columns))
+        trees = errors.learned(~rows)
+        if trees and rows.any():
+            columns = {name: column[rows] for name, column in errors.columns.items()}
+            found[rows] *= np.exp(Correction.of(trees).logarithms(columns))
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Learn the correction; print how well corrected times choose plans; write the correction.
+    """Print how well corrected times choose plans; learn and write the correction if asked to.
 
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.
@@ -153,18 +163,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write {FILE.name}")
     asked = parser.parse_args(arguments)
     try:
-        errors = Errors.of(asked.files)
+        errors = Errors.joined([Errors.of(path) for path in asked.files])
     except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"cannot read measured times: {error}")
+        sys.exit(f"cannot learn from these files: {error}")
     problems = int(errors.problem.max()) + 1
     print(f"{len(errors.seconds)} times, {problems} problems. Chosen plans take longer than the")
     print("fastest measured ones by (geometric mean):")
-    for name, predicted in (("without", errors.predicted), ("with", judged(errors))):
+    corrected = predicted_from_others(errors)
+    for name, predicted in (("without", errors.predicted), ("with", corrected)):
         loss = np.expm1(losses(errors, predicted).mean())
         print(f"  {loss:.2%} {name} a correction learned from other sizes")
-    trees = errors.learned(np.ones(len(errors.seconds), np.bool_))
     if asked.write:
-        FILE.write_text("".join(f"{tree}\n" for tree in trees), "utf-8")
+        FILE.write_text("".join(f"{tree}\n" for tree in errors.learned()), "utf-8")
         print(f"written: {FILE}")
 
 

@@ -3,7 +3,8 @@
 The time of the workgroup with most work is the sum of the times of launch, main loop, ends of
 tiles, fix-up and sums over a cluster. The traffic of memory, the traffic of the L2 cache and the
 power limit give lower bounds of the main loop's time. The model takes the largest of the main
-loop's time and these bounds, and adds a little if another of them is almost as large.
+loop's time and these bounds, and adds a little if another of them is almost as large. The sum is
+multiplied by a factor that is learned from errors of such sums (`passes.choosing.correction`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from passes.choosing.traffic import traffic_of
 from passes.choosing.work import Work
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
 
-__all__ = ["Cost", "Counts", "cost", "iteration", "tile_end"]
+__all__ = ["Cost", "Counts", "cost", "iteration", "shared_terms", "tile_end"]
 
 UNHURRIED = 4
 """With fewer pipeline stages (buffers in shared memory for A and B of one iteration) than this
@@ -198,17 +199,21 @@ def cost(given: Table | Counts, c: Constants, *, corrected: bool = True) -> Cost
     last = end + fixup + sums
     total = launch + _largest((loop, dram, l2, power), c.sharpness) + last
     found = Cost(launch, loop, end, fixup, sums, dram, l2, power, np.zeros(len(t)), total)
-    if not corrected:
+    known = correctable(t)
+    if not (corrected and known.any()):
         return found
-    logarithms = Correction.known().logarithms(features(t, s, w, terms_of(found), total))
-    more = total * np.where(correctable(t), np.expm1(logarithms), 0)
+    logarithms = Correction.known().logarithms(features(t, s, w, shared_terms(found), total))
+    more = total * np.where(known, np.expm1(logarithms), 0)
     return replace(found, correction=more, total=total + more)
 
 
-def terms_of(predicted: Cost) -> dict[str, Column]:
-    """The terms of predicted times on which a `Correction` may depend, by name."""
+def shared_terms(predicted: Cost) -> dict[str, Column]:
+    """The terms of predicted times whose shares a `Correction` may depend on, by name.
+
+    The term `cluster` is left out, because few of the measured plans have it.
+    """
     names = ("launch", "loop", "tiles", "fixup", "dram", "l2", "power")
-    return {f"{name}_share": getattr(predicted, name) for name in names}
+    return {name: getattr(predicted, name) for name in names}
 
 
 def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:

@@ -25,9 +25,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def calibrate(*args: Any, **options: Any) -> Calibrated:
         found.append((args, options))
-        fitted = Calibration(
-            constants_of(), Quality(9, 0.02, 0.1, 1, 0.05), Quality(9, 0.03, 0.2, 2, 0.1)
-        )
+        losses = ((0.02, 0.1, 1, 0.05), (0.01, 0.1, 1, 0.05), (0.03, 0.2, 2, 0.1))
+        fitted = Calibration(constants_of(), *(Quality(9, *each) for each in losses))
         return Calibrated(fitted, 77, Path("a.json"), Path("a.times.json"))
 
     monkeypatch.setattr(driver, "unavailable", lambda: None)
@@ -48,7 +47,7 @@ def test_options_are_passed_on(asked: list[Any]):
 def test_json(asked: list[Any]):
     found = coordgraph("calibrate", "--json").json
     assert (found["device"], found["path"], found["times"]) == ("NVIDIA H200", "a.json", 77)
-    assert (found["held_out"]["loss"], found["before"]["loss"]) == (0.02, 0.03)
+    assert [found[key]["loss"] for key in ("held_out", "corrected", "before")] == [0.02, 0.01, 0.03]
     assert asked[0][0] == (8.0,)
 
 

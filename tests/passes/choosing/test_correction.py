@@ -15,6 +15,7 @@ from coordgraph import Gemm
 from passes.choosing import Plan, constants_of, learn_correction
 from passes.choosing.boosting import boosted
 from passes.choosing.candidates import candidates
+from passes.choosing.constants import known_devices
 from passes.choosing.correction import (
     DEPTH,
     FILE,
@@ -25,8 +26,8 @@ from passes.choosing.correction import (
     correctable,
     features,
 )
-from passes.choosing.learn_correction import Errors, losses, main
-from passes.choosing.model import Counts, cost, terms_of
+from passes.choosing.learn_correction import Errors, losses, main, predicted_from_others
+from passes.choosing.model import Counts, cost, shared_terms
 from passes.choosing.plan_table import Column, Table
 
 H200 = constants_of("NVIDIA H200")
@@ -73,7 +74,7 @@ def value(tree: Tree, row: dict[str, float]) -> int:
 def test_a_correction_is_the_sum_of_its_trees_within_a_limit(several: list[Tree], seed: int):
     rng = np.random.default_rng(seed)
     columns: dict[str, Column] = {name: rng.integers(-24, 24, 20) / 4 for name in NAMES}
-    found = Correction.of(map(str, several)).logarithms(columns)
+    found = Correction.of(several).logarithms(columns)
     rows = [{name: column[i] for name, column in columns.items()} for i in range(20)]
     sums = [UNIT * sum(value(tree, row) for tree in several) for row in rows]
     np.testing.assert_allclose(found, np.clip(sums, -MOST, MOST), atol=1e-12)
@@ -101,7 +102,7 @@ def test_the_file_of_the_library_has_trees_of_known_columns():
     table = candidates(problem, H200)
     counts = Counts(table, H200)
     found = cost(counts, H200, corrected=False)
-    columns = features(table, counts.shape, counts.work, terms_of(found), found.total)
+    columns = features(table, counts.shape, counts.work, shared_terms(found), found.total)
     assert len(several) > 10
     assert {len(tree.names) for tree in several} == {DEPTH}
     assert {name for tree in several for name in tree.names} <= columns.keys()
@@ -120,7 +121,12 @@ def test_a_corrected_time_does_not_depend_on_the_other_plans():
 
 @pytest.mark.parametrize(
     ("changes", "batches"),
-    [({"batched": True}, 8), ({"dtype": "e4m3"}, 1), ({"grouped": True}, 8)],
+    [
+        ({"batched": True}, 8),
+        ({"dtype": "e4m3"}, 1),
+        ({"grouped": True}, 8),
+        ({"out_dtype": "f32"}, 1),
+    ],
     ids=str,
 )
 def test_other_problems_are_not_corrected(changes: dict[str, object], batches: int):
@@ -156,9 +162,9 @@ def test_what_is_learned_chooses_better_on_other_sizes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    errors = Errors.of([times])
+    errors = Errors.of(times)
     before = losses(errors, errors.predicted).mean()
-    after = losses(errors, learn_correction.judged(errors)).mean()
+    after = losses(errors, predicted_from_others(errors)).mean()
     assert before > 0.01
     assert after < before / 3
     monkeypatch.setattr(learn_correction, "FILE", tmp_path / "trees.txt")
@@ -169,8 +175,45 @@ def test_what_is_learned_chooses_better_on_other_sizes(
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path):
-    with pytest.raises(SystemExit, match="cannot read measured times"):
+    with pytest.raises(SystemExit, match="cannot learn from these files"):
         main([str(tmp_path / "none.json")])
+
+
+def test_columns_without_two_entries_teach_nothing():
+    assert boosted({"depth": np.ones(9)}, np.arange(9.0), np.ones(9)) == ()
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"rows": []}, "no times of plans"),
+        ({"rows": [dict(m=64, n=64, k=64, layout="nt", plan="cublas", t=1e-6)]}, "no times of plans"),
+        ({"device": "NVIDIA X9", "rows": []}, "without the file nvidia-x9.json; write that file"),
+    ],
+    ids=str,
+)
+def test_files_without_suitable_times_are_refused(
+    record: dict[str, object], why: str, tmp_path: Path
+):
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(SystemExit, match=why):
+        main([str(path)])
+
+
+def test_the_constants_of_the_library_are_learned_from(
+    times: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = Errors.of(times).predicted
+    own = H200.with_figures({"clock": 1e9})
+    folder = tmp_path / "devices"
+    folder.mkdir()
+    (folder / "nvidia-h200.json").write_text(own.to_json())
+    monkeypatch.setenv("COORDGRAPH_DEVICES", str(folder))
+    known_devices.cache_clear()
+    assert constants_of("NVIDIA H200").clock == 1e9
+    np.testing.assert_array_equal(Errors.of(times).predicted, before)
+    known_devices.cache_clear()
 
 
 def test_the_plan_of_a_choice_names_its_correction():
