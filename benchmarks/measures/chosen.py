@@ -46,8 +46,8 @@ from benchmarks.reports.console import make_console
 from benchmarks.reports.record import key_of, load, write
 from benchmarks.reports.summary import geometric_mean
 from passes.choosing import constants_of
-from passes.choosing.calibrate import is_plan, known_plans, problem_of
 from passes.choosing.exclusions import chooseable
+from passes.choosing.measurements import is_plan, known_plans, problem_of
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.choosing.times import device_of

@@ -29,9 +29,9 @@ from benchmarks.options import add_device, command_line
 from benchmarks.reports.console import make_console
 from benchmarks.reports.record import load
 from passes.choosing import constants_of
-from passes.choosing.calibrate import Measurements
 from passes.choosing.constants import Constants
 from passes.choosing.kernel_shape import Shape
+from passes.choosing.measurements import Measurements
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Table
 from passes.choosing.times import device_of

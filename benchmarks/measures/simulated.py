@@ -41,7 +41,7 @@ from benchmarks.options import command_line
 from benchmarks.reports.console import make_console
 from benchmarks.reports.record import load, write
 from passes.choosing import Plan, constants_of
-from passes.choosing.calibrate import is_plan, known_plans, problem_of
+from passes.choosing.measurements import is_plan, known_plans, problem_of
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.simulation.calibrate import Measured, fit

@@ -24,8 +24,8 @@ from benchmarks.problems.shapes import group_title
 from benchmarks.reports.record import key_of
 from benchmarks.reports.summary import geometric_mean
 from passes.choosing import constants_of
-from passes.choosing.calibrate import known_plans, problem_of
 from passes.choosing.exclusions import chooseable
+from passes.choosing.measurements import known_plans, problem_of
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 

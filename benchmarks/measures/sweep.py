@@ -71,7 +71,7 @@ from benchmarks.reports.record import environment, key_of, load, result_path, wr
 from benchmarks.timing.budget import TimeBudget
 from codegen.targets.nvptx.driver import unavailable
 from coordgraph import CoordGraphError
-from passes.choosing.calibrate import is_plan
+from passes.choosing.measurements import is_plan
 
 __all__ = ["fastest", "jobs", "main"]
 

@@ -40,8 +40,8 @@ from benchmarks.reports.console import make_console
 from benchmarks.reports.record import key_of, load, write
 from benchmarks.reports.summary import geometric_mean
 from passes.choosing import Plan, constants_of, rank
-from passes.choosing.calibrate import known_plans, problem_of
 from passes.choosing.constants import Constants
+from passes.choosing.measurements import known_plans, problem_of
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.choosing.search import MOST_MEASURED, search

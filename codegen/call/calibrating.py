@@ -31,7 +31,7 @@ from codegen.call.views import TensorView
 from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes.choosing import Plan, sizes
-from passes.choosing.calibrate import BY_HOST, Calibration, Measurements, calibrated
+from passes.choosing.calibrate import Calibration, calibrated
 from passes.choosing.constants import (
     TIMES,
     Constants,
@@ -41,6 +41,7 @@ from passes.choosing.constants import (
     user_folder,
 )
 from passes.choosing.drawn_plans import Drawn, draw_plans
+from passes.choosing.measurements import BY_HOST, Measurements
 
 if TYPE_CHECKING:
     from codegen.targets.nvptx.driver import Device

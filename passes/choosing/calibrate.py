@@ -17,35 +17,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coordgraph import Gemm
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of, file_of
-from passes.choosing.exclusions import chooseable
+from passes.choosing.measurements import Measurements
 from passes.choosing.model import Counts, cost
-from passes.choosing.plan import Plan
-from passes.choosing.plan_table import Column, Flag, Table, schedule_in
+from passes.choosing.plan_table import Column, Flag, Table
 from passes.choosing.times import device_of, read_json
 
 __all__ = [
-    "BY_HOST",
     "Calibration",
-    "Measurements",
     "Quality",
     "calibrated",
     "fit",
-    "is_plan",
-    "known_plans",
     "main",
-    "problem_of",
     "quality",
 ]
 
@@ -70,85 +61,12 @@ pipeline stages, multiplies a time, so it is at least 1."""
 MOST: dict[str, float] = {"merged": 1.0}
 """Upper bounds of fitted constants, by name. `merged`, a share of requests to the L2 cache, is at
 most 1."""
-BY_HOST, HOST_SECONDS = "host", 0.5e-6
-"""BY_HOST: value of the entry `launches` of a file of measured times whose kernels were launched by
-the host, not by a CUDA graph. HOST_SECONDS: first guess of the seconds that a kernel takes longer
-if the host launches it. The fit determines these seconds too, but they are no constant of the
-device."""
+HOST_SECONDS = 0.5e-6
+"""First guess of the seconds that a kernel takes longer if the host launches it, not a CUDA graph.
+The fit determines these seconds too, but they are no constant of the device."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the residuals in the least-squares fit. STEP:
 relative step of its numerical derivatives."""
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """Measured times of plans: columns with one entry for each measurement.
-
-    Args:
-        table: the problem and the plan of each measurement.
-        seconds: the measured seconds.
-        problem: for each measurement, the index of its problem, from 0.
-        usable: whether the measurement is used for the fit.
-        by_host: whether the host launched the kernel again and again, one launch after another;
-            else a CUDA graph did.
-    """
-
-    table: Table
-    seconds: Column
-    problem: NDArray[np.intp]
-    usable: Flag
-    by_host: Flag
-
-    @classmethod
-    def read(cls, paths: Sequence[Path], device: Constants) -> Measurements:
-        """Read files of measured times.
-
-        Args:
-            paths: JSON files, optionally compressed by gzip.
-            device: the cost model's constants of the device on which the times were measured.
-
-        Raises:
-            OSError, ValueError, KeyError: a file cannot be read, or has another format, or no file
-                has times of known plans.
-        """
-        files = [read_json(path) for path in paths]
-        plans = known_plans(row for file in files for row in file["rows"])
-        found = [
-            (run, problem_of(row), plans[row["plan"]], row["t"])
-            for run, file in enumerate(files)
-            for row in file["rows"]
-            if row["plan"] in plans
-        ]
-        if not found:
-            names = ", ".join(path.name for path in paths)
-            raise ValueError(f"{names}: no times of plans that the cost model knows")
-        table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
-        host = [files[run].get("launches") == BY_HOST for run, *_ in found]
-        # Clock rates differ between runs, so times of a problem are compared only within one run
-        # (one file): a problem has a different id in every run.
-        numbers: dict[tuple[int, Gemm], int] = {}
-        of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
-        seconds = np.array([t for *_, t in found], np.float64)
-        # Only plans that `codegen.matmul` may choose are used for the fit.
-        return cls(table, seconds, of, chooseable(table, device), np.array(host, np.bool_))
-
-    def where(self, chosen: Flag) -> Measurements:
-        """The measurements for which `chosen` is true, with their problems renumbered from 0."""
-        _, problem = np.unique(self.problem[chosen], return_inverse=True)
-        table = self.table.where(chosen)
-        usable, by_host = self.usable[chosen], self.by_host[chosen]
-        return Measurements(table, self.seconds[chosen], problem, usable, by_host)
-
-    @property
-    def problems(self) -> int:
-        """Number of problems; a problem that is measured in several files counts once per file."""
-        return int(self.problem.max()) + 1
-
-    def best(self, values: Column) -> Column:
-        """For each problem, the smallest of its measurements' entries in `values`."""
-        found = np.full(self.problems, np.inf)
-        np.minimum.at(found, self.problem, values)
-        return found
 
 
 @dataclass(frozen=True)
@@ -344,38 +262,6 @@ def held_out(table: Table, parts: int) -> Flag:
     return np.isin(size, numbers[::parts])
 
 
-def problem_of(row: dict[str, Any]) -> Gemm:
-    """The problem of a row in a file of measured times.
-
-    Args:
-        row: a dict with `m`, `n`, `k`, `layout` (such as `nt`: B is given as its transpose) and
-            optionally `dtype` (default `bf16`).
-    """
-    turned_a, turned_b = (side == "t" for side in row["layout"])
-    m, n, k = (int(row[axis]) for axis in "mnk")
-    return Gemm(row.get("dtype", "bf16"), m=m, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
-
-
-def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The measured plans for which the cost model can predict a time, by the plan's text.
-
-    Args:
-        rows: rows of measured times. The entry `plan` of a row is the text of a plan, or the name
-            of another library; rows of other libraries are left out.
-    """
-    found: dict[str, Plan] = {}
-    for text in dict.fromkeys(row["plan"] for row in rows if is_plan(row)):
-        plan = Plan.parse(text)
-        if schedule_in(plan) is not None:
-            found[text] = plan
-    return found
-
-
-def is_plan(row: dict[str, Any]) -> bool:
-    """Whether the row's entry `plan` is a plan of this library, not the name of another library."""
-    return " " in row["plan"]
-
-
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:
     """Print how well fitted constants choose plans.
 
@@ -416,7 +302,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"cannot read measured times: {error}")
     command = f"python -m passes.choosing.calibrate {' '.join(p.name for p in asked.files)}"
-    source = f"{command}: {len(measured.seconds)} times, {date.today().isoformat()}"
+    sizes = np.stack([measured.table.m, measured.table.n, measured.table.k])
+    if np.unique(sizes, axis=1).shape[1] < HELD_OUT:
+        sys.exit(f"the files have fewer than {HELD_OUT} sizes (m, n, k); measure more of them")
+    times = int(measured.usable.sum())
+    source = f"{command}: {times} times, {date.today().isoformat()}"
     first = replace(with_guesses(known), estimated=False, source=source)
     found = rounded(fit(measured, first))
     _report(measured, found, first)

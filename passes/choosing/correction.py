@@ -63,7 +63,7 @@ def features(
         "busy": w.busy,
         "tiles_each": s.tiles / w.busy,
         "depth": s.depth,
-        "fixup_kind": t.fixup,
+        "fixup_kind": t.fixup.astype(np.float64),
         "shares": s.shares,
         "straddling": s.straddling,
         "split": s.split,
@@ -112,7 +112,10 @@ class Tree:
         Raises:
             ValueError: the text has another form.
         """
-        names, limits, values = (part.split(",") for part in text.split())
+        parts = [part.split(",") for part in text.split()]
+        if len(parts) != 3:
+            raise ValueError(f"{text[:40]!r} is no tree: it has no three lists")
+        names, limits, values = parts
         if len(names) != len(limits) or len(values) != 1 << len(names):
             raise ValueError(f"{text[:40]!r} is no tree: 2^d values must follow d conditions")
         return cls(tuple(names), tuple(map(float, limits)), tuple(map(int, values)))
@@ -138,7 +141,8 @@ class Correction:
     @cache
     def known(cls) -> Correction:
         """The correction that the library has learned, from the file `FILE`."""
-        return cls.of([Tree.parse(line) for line in FILE.read_text("utf-8").splitlines()])
+        lines = FILE.read_text("utf-8").splitlines()
+        return cls.of([Tree.parse(line) for line in lines if line.strip()])
 
     @classmethod
     def of(cls, trees: Sequence[Tree]) -> Correction:

@@ -31,7 +31,7 @@ COVERED = ("loop", "dram", "l2", "power")
 LEGEND = (
     f"In microseconds: total = {' + '.join(SUMMANDS)}. main is the largest of "
     f"{', '.join(COVERED)}, and somewhat more where others are close to it. correction is learned "
-    "from the errors of such predictions."
+    "from the errors of such predictions; it is 0 for problems for which none was learned."
 )
 MICRO = 1e6
 """Number of microseconds in a second."""
@@ -236,7 +236,7 @@ def _cells(choice: Choice) -> list[str]:
     digits = 1 if choice.seconds * MICRO < 1000 else 0
 
     def rounded(seconds: float) -> float:
-        return round(seconds * MICRO, digits)
+        return round(seconds * MICRO, digits) + 0.0  # not -0.0
 
     total = rounded(choice.seconds)
     summands = {name: rounded(choice.terms[name]) for name in SUMMANDS if name != "main"}

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.choosing.boosting import boosted
-from passes.choosing.calibrate import Measurements
 from passes.choosing.constants import FOLDER, Constants, file_of
 from passes.choosing.correction import FILE, Correction, Tree, correctable, features
+from passes.choosing.measurements import Measurements
 from passes.choosing.model import Counts, cost, shared_terms
 from passes.choosing.plan_table import Column, Flag
 from passes.choosing.times import device_of, read_json
@@ -105,10 +105,12 @@ class Errors:
             name: np.concatenate([part.columns[name] for part in parts])
             for name in parts[0].columns
         }
-        others = ("residuals", "weights", "predicted", "seconds")
         return cls(
             columns,
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in others),
+            np.concatenate([part.residuals for part in parts]),
+            np.concatenate([part.weights for part in parts]),
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.seconds for part in parts]),
             np.concatenate(problems),
             np.concatenate([part.extents for part in parts], axis=1),
         )

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm
-from passes.choosing.calibrate import CLOSE, DIFFERENCE, LARGE_ERROR, PULL, known_plans, problem_of
+from passes.choosing.calibrate import CLOSE, DIFFERENCE, LARGE_ERROR, PULL
 from passes.choosing.constants import DETAILS, constants_of
+from passes.choosing.measurements import known_plans, problem_of
 from passes.choosing.times import read_json
 from passes.simulation.launching import Launch, plan_launch
 from passes.simulation.machine import OF_MACHINE, Machine, with_figures

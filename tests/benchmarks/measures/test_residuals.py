@@ -13,7 +13,7 @@ import pytest
 from benchmarks.measures import residuals as command
 from benchmarks.measures.residuals import KEYS, residuals
 from passes.choosing import Plan, constants_of
-from passes.choosing.calibrate import Measurements, problem_of
+from passes.choosing.measurements import Measurements, problem_of
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 

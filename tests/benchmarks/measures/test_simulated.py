@@ -22,7 +22,7 @@ from benchmarks.measures.simulated import (
 )
 from benchmarks.reports.console import make_console
 from benchmarks.reports.record import RESULTS, load
-from passes.choosing.calibrate import is_plan, known_plans
+from passes.choosing.measurements import is_plan, known_plans
 from passes.simulation.machine import fitted_machine
 
 CORPUS = RESULTS / "sweep-corpus-h200-2026-11-23.json.gz"

@@ -16,7 +16,7 @@ from benchmarks.measures import chosen
 from benchmarks.measures.streaming import Compared, compared, means
 from benchmarks.reports.record import RESULTS, key_of, load
 from passes.choosing import Plan, constants_of
-from passes.choosing.calibrate import problem_of
+from passes.choosing.measurements import problem_of
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 

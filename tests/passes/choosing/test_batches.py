@@ -19,8 +19,8 @@ from coordgraph import Gemm
 from coordgraph.interpreter import trace
 from passes import Pipeline
 from passes.choosing import Plan, choices, constants_of, rank
-from passes.choosing.calibrate import is_plan
 from passes.choosing.candidates import candidates
+from passes.choosing.measurements import is_plan
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Table
 from tests.support.sampling import quick_cases

@@ -10,9 +10,10 @@ import pytest
 
 from coordgraph import Gemm
 from passes.choosing import calibrate, constants_of
-from passes.choosing.calibrate import Measurements, fit, quality
+from passes.choosing.calibrate import fit, quality
 from passes.choosing.candidates import candidates
 from passes.choosing.constants import Constants
+from passes.choosing.measurements import Measurements
 from passes.choosing.model import cost
 from passes.choosing.times import device_of
 

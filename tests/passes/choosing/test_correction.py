@@ -52,6 +52,8 @@ def test_the_text_of_a_tree_is_parsed_back(tree: Tree):
 def test_a_text_that_is_no_tree_is_refused():
     with pytest.raises(ValueError, match=r"2\^d values must follow d conditions"):
         Tree.parse("depth,tiles 1,2 3,4,5")
+    with pytest.raises(ValueError, match="is no tree: it has no three lists"):
+        Tree.parse("depth 1")
 
 
 def value(tree: Tree, row: dict[str, float]) -> int:
@@ -187,7 +189,12 @@ def test_columns_without_two_entries_teach_nothing():
     ("record", "why"),
     [
         ({"rows": []}, "no times of plans"),
-        ({"rows": [dict(m=64, n=64, k=64, layout="nt", plan="cublas", t=1e-6)]}, "no times of plans"),
+        (
+            {"rows": [dict(m=64, n=64, k=64, layout="nt", plan="cublas", t=1e-6)]},
+            "no times of plans",
+        ),
+        ({"rows": [dict(m=64, n=64, k=64, layout="nt", plan="64x64x64 x", t=0)]}, "no rows with"),
+        ({}, "no rows with m, n, k, layout, plan and t; give a file that"),
         ({"device": "NVIDIA X9", "rows": []}, "without the file nvidia-x9.json; write that file"),
     ],
     ids=str,
