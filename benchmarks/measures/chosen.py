@@ -43,11 +43,11 @@ from benchmarks.options import add_device, command_line
 from benchmarks.peers.contender import CUBLAS
 from benchmarks.problems.shapes import group_title
 from benchmarks.reports.console import make_console
-from benchmarks.reports.record import key_of, load, write
+from benchmarks.reports.record import key_of, write
 from benchmarks.reports.summary import geometric_mean
 from passes.choosing import constants_of
 from passes.choosing.exclusions import chooseable
-from passes.choosing.measurements import is_plan, known_plans, problem_of
+from passes.choosing.measurements import is_plan, known_plans, problem_of, read_sweep
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.choosing.times import device_of
@@ -206,10 +206,10 @@ def main() -> None:
     console = make_console()
     for path in options.files:
         try:
-            record = load(path)
+            record = read_sweep(path)
             rows, device = record["rows"], device_of([record], options.device)
         except (OSError, ValueError) as error:
-            sys.exit(f"{path} cannot be read as a record: {error}")
+            sys.exit(f"cannot read measured times: {error}")
         print_choices = print_streaming if options.streaming else print_chosen
         if (choices := print_choices(rows, path.name, device, options.worst, console)) is None:
             sys.exit(

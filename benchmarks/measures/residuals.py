@@ -27,11 +27,10 @@ from rich.table import Table as RichTable
 
 from benchmarks.options import add_device, command_line
 from benchmarks.reports.console import make_console
-from benchmarks.reports.record import load
 from passes.choosing import constants_of
 from passes.choosing.constants import Constants
 from passes.choosing.kernel_shape import Shape
-from passes.choosing.measurements import Measurements
+from passes.choosing.measurements import Measurements, read_sweep
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Table
 from passes.choosing.times import device_of
@@ -164,10 +163,10 @@ def main() -> None:
     )
     options = made.parse_args()
     try:
-        device = constants_of(device_of(map(load, options.files), options.device))
+        device = constants_of(device_of(map(read_sweep, options.files), options.device))
         measured = Measurements.read(options.files, device)
-    except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"a file is not a record of `python -m benchmarks sweep`: {error}")
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot read measured times: {error}")
     inside = (measured.seconds >= options.low * MICRO) & (measured.seconds <= options.high * MICRO)
     if not (inside & measured.usable).any():
         sys.exit(

@@ -37,11 +37,11 @@ from rich.table import Table as RichTable
 
 from benchmarks.options import add_device, command_line, require_positive
 from benchmarks.reports.console import make_console
-from benchmarks.reports.record import key_of, load, write
+from benchmarks.reports.record import key_of, write
 from benchmarks.reports.summary import geometric_mean
 from passes.choosing import Plan, constants_of, rank
 from passes.choosing.constants import Constants
-from passes.choosing.measurements import known_plans, problem_of
+from passes.choosing.measurements import known_plans, problem_of, read_sweep
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.choosing.search import MOST_MEASURED, search
@@ -276,12 +276,12 @@ def main() -> None:
     require_positive(made, options)
     known: list[Recorded] = []
     try:
-        records = [load(path) for path in options.files]
+        records = [read_sweep(path) for path in options.files]
         device = constants_of(device_of(records, options.device))
         for record in records:
             known += recorded(record["rows"], device, options.least)
-    except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"a file is not a record of `python -m benchmarks sweep`: {error}")
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot read measured times: {error}")
     if not known:
         sys.exit(
             f"no problem has {options.least} recorded plans; give records of `python -m benchmarks "

@@ -17,7 +17,7 @@ from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, schedule_in
 from passes.choosing.times import read_json
 
-__all__ = ["BY_HOST", "Measurements", "is_plan", "known_plans", "problem_of"]
+__all__ = ["BY_HOST", "Measurements", "is_plan", "known_plans", "problem_of", "read_sweep"]
 
 BY_HOST = "host"
 """Value of the entry `launches` of a file of measured times whose kernels were launched by the
@@ -55,7 +55,7 @@ class Measurements:
             OSError, ValueError, KeyError: a file cannot be read, or has another format, or no file
                 has times of known plans.
         """
-        files = [_record(path) for path in paths]
+        files = [read_sweep(path) for path in paths]
         plans = known_plans(row for file in files for row in file["rows"])
         found = [
             (run, problem_of(row), plans[row["plan"]], row["t"])
@@ -95,7 +95,7 @@ class Measurements:
         return found
 
 
-def _record(path: Path) -> dict[str, Any]:
+def read_sweep(path: Path) -> dict[str, Any]:
     """The JSON object in a file of measured times, whose rows are checked.
 
     Raises:
