@@ -163,8 +163,9 @@ def main() -> None:
     )
     options = made.parse_args()
     try:
-        device = constants_of(device_of(map(read_sweep, options.files), options.device))
-        measured = Measurements.read(options.files, device)
+        records = [read_sweep(path) for path in options.files]
+        device = constants_of(device_of(records, options.device))
+        measured = Measurements.of(records, device)
     except (OSError, ValueError) as error:
         sys.exit(f"cannot read measured times: {error}")
     inside = (measured.seconds >= options.low * MICRO) & (measured.seconds <= options.high * MICRO)

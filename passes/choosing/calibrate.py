@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of, file_of
-from passes.choosing.measurements import Measurements
+from passes.choosing.measurements import Measurements, read_sweep
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Column, Flag, Table
-from passes.choosing.times import device_of, read_json
+from passes.choosing.times import device_of
 
 __all__ = [
     "Calibration",
@@ -62,8 +62,8 @@ MOST: dict[str, float] = {"merged": 1.0}
 """Upper bounds of fitted constants, by name. `merged`, a share of requests to the L2 cache, is at
 most 1."""
 HOST_SECONDS = 0.5e-6
-"""First guess of the seconds that a kernel takes longer if the host launches it, not a CUDA graph.
-The fit determines these seconds too, but they are no constant of the device."""
+"""First guess of the seconds by which a kernel takes longer if the host launches it than if a CUDA
+graph does. The fit determines them too, but they are no constant of the device."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the residuals in the least-squares fit. STEP:
 relative step of its numerical derivatives."""
@@ -296,10 +296,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if find_spec("scipy") is None:
         sys.exit("scipy is missing; it comes with the extra bench: pip install 'coordgraph[bench]'")
     try:
-        device = device_of(map(read_json, asked.files), asked.device)
+        records = [read_sweep(path) for path in asked.files]
+        device = device_of(records, asked.device)
         known = constants_of(device, asked.processors)
-        measured = Measurements.read(asked.files, known)
-    except (OSError, ValueError, KeyError) as error:
+        measured = Measurements.of(records, known)
+    except (OSError, ValueError) as error:
         sys.exit(f"cannot read measured times: {error}")
     command = f"python -m passes.choosing.calibrate {' '.join(p.name for p in asked.files)}"
     sizes = np.stack([measured.table.m, measured.table.n, measured.table.k])

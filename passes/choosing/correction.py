@@ -1,9 +1,9 @@
 """`Correction`: a factor for predicted times, learned from errors of the cost model.
 
 The terms of the cost model do not explain measured times completely. What they leave over depends
-on many circumstances at once: for example, rows that begin inside cache lines cost more if a launch
-is short and its tiles are wide. Such dependences are learned from measured times as a sum of
-decision trees (see `passes.choosing.boosting`). All conditions of a tree are checked for every
+on many circumstances at once: for example on how rows begin in cache lines, how long the launch is
+and how wide its tiles are. Such dependences are learned from measured times as a sum of decision
+trees (see `passes.choosing.boosting`). All conditions of a tree are checked for every
 plan, one per level, so a tree of depth d is a table of 2^d values ("oblivious" trees, as in
 Prokhorenkova et al., CatBoost, 2018).
 """
@@ -31,7 +31,8 @@ DEPTH = 6
 UNIT = 1e-4
 """The values of a tree are stored as integers, in multiples of UNIT."""
 MOST = 0.15
-"""Largest absolute value of the logarithm of a factor."""
+"""Largest absolute value of the natural logarithm of the factor by which a correction multiplies a
+predicted time."""
 
 
 def correctable(t: Table) -> Flag:

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from passes.choosing.boosting import boosted
 from passes.choosing.constants import FOLDER, Constants, file_of
 from passes.choosing.correction import FILE, Correction, Tree, correctable, features
-from passes.choosing.measurements import Measurements
+from passes.choosing.measurements import Measurements, read_sweep
 from passes.choosing.model import Counts, cost, shared_terms
 from passes.choosing.plan_table import Column, Flag
-from passes.choosing.times import device_of, read_json
+from passes.choosing.times import device_of
 
 __all__ = ["Errors", "losses", "main", "predicted_from_others"]
 
@@ -61,21 +61,22 @@ class Errors:
 
     @classmethod
     def of(cls, path: Path) -> Errors:
-        """The errors of the plans in a file of measured times that `codegen.matmul` may choose.
+        """The errors of a file's measured times, without plans that `codegen.matmul` never chooses.
 
         Raises:
-            OSError, ValueError, KeyError: the file cannot be read, has another format, has no such
-                plans, or is of a device of which the library has no constants.
+            OSError, ValueError: the file cannot be read, has another format, has no other plans, or
+                is of a device of which the library has no constants.
         """
-        path_of = file_of(device_of([read_json(path)], None), FOLDER)
-        if not path_of.exists():
+        record = read_sweep(path)
+        file = file_of(device_of([record], None), FOLDER)
+        if not file.exists():
             raise ValueError(
-                f"{path} is of a device without the file {path_of.name}; write that file first, by "
+                f"{path} is of a device without the file {file.name}; write that file first, by "
                 "python -m passes.choosing.calibrate"
             )
-        # The user's own constants would be learned from otherwise.
-        device = Constants.from_json(path_of.read_text("utf-8"))
-        data = Measurements.read([path], device)
+        # `constants_of` would prefer the user's own constants.
+        device = Constants.from_json(file.read_text("utf-8"))
+        data = Measurements.of([record], device)
         usable = data.usable & correctable(data.table)
         if not usable.any():
             raise ValueError(f"{path} has no times of plans that codegen.matmul may choose")
@@ -122,7 +123,7 @@ class Errors:
 
 
 def losses(errors: Errors, predicted: Column) -> Column:
-    """For each problem, log(t(chosen plan) / t(fastest measured plan)).
+    """For each problem, log(seconds of the chosen plan / seconds of the fastest measured plan).
 
     Args:
         errors: the measurements.
@@ -166,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     try:
         errors = Errors.joined([Errors.of(path) for path in asked.files])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"cannot learn from these files: {error}")
     problems = int(errors.problem.max()) + 1
     print(f"{len(errors.seconds)} times, {problems} problems. Chosen plans take longer than the")

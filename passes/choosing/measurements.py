@@ -45,17 +45,25 @@ class Measurements:
 
     @classmethod
     def read(cls, paths: Sequence[Path], device: Constants) -> Measurements:
-        """Read files of measured times.
+        """Read files of measured times; see `of`.
+
+        Raises:
+            OSError, ValueError: a file cannot be read, or has another format, or no file has times
+                of known plans.
+        """
+        return cls.of([read_sweep(path) for path in paths], device)
+
+    @classmethod
+    def of(cls, files: Sequence[dict[str, Any]], device: Constants) -> Measurements:
+        """The times in records of `python -m benchmarks sweep`.
 
         Args:
-            paths: JSON files, optionally compressed by gzip.
+            files: the records, as `read_sweep` returns them.
             device: the cost model's constants of the device on which the times were measured.
 
         Raises:
-            OSError, ValueError, KeyError: a file cannot be read, or has another format, or no file
-                has times of known plans.
+            ValueError: no record has times of known plans.
         """
-        files = [read_sweep(path) for path in paths]
         plans = known_plans(row for file in files for row in file["rows"])
         found = [
             (run, problem_of(row), plans[row["plan"]], row["t"])
@@ -64,8 +72,7 @@ class Measurements:
             if row["plan"] in plans
         ]
         if not found:
-            names = ", ".join(path.name for path in paths)
-            raise ValueError(f"{names}: no times of plans that the cost model knows")
+            raise ValueError("there are no times of plans that the cost model knows")
         table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
         host = [files[run].get("launches") == BY_HOST for run, *_ in found]
         # Clock rates differ between runs, so times of a problem are compared only within one run

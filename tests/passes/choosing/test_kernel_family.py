@@ -66,7 +66,7 @@ def mean_of(ratios: NDArray[np.float32], chosen: list[int]) -> float:
 
 
 def test_a_kernel_that_was_good_alone_is_exchanged():
-    """An exchange gives up the best single column for a better pair.
+    """`exchanged` replaces the best single column, if two other columns are better together.
 
     Column 0 is the best single column. Columns 1 and 2 together are better than column 0 together
     with any other column.
