@@ -2,6 +2,7 @@
 
     python -m benchmarks counters --layouts nt
     python -m benchmarks counters --groups D --shapes 512x512x65536
+    python -m benchmarks counters --shapes 48x4096x4096 --lt
 
 Each contender runs once, with an empty L2 cache and no other load, so the clock is higher than in
 `benchmarks gemm`: compare cycles rather than seconds. Columns:
@@ -17,11 +18,15 @@ Each contender runs once, with an empty L2 cache and no other load, so the clock
 Throughputs are averages over the whole GPU, including idle SMs. If cuBLAS launches several kernels,
 cycles are their sum, `delivered` is the ratio of the kernels' sums, and the other columns are those
 of the longest kernel.
+
+With `--lt`, the fastest of the algorithms that cuBLASLt proposes is a third contender; before the
+profiler starts, they are timed in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -42,8 +47,8 @@ from benchmarks.options import (
     command_line,
     parse_for_gpu,
 )
-from benchmarks.peers.contender import COORDGRAPH, CUBLAS
-from benchmarks.problems.problem import as_multiplied, operands
+from benchmarks.peers.contender import COORDGRAPH, CUBLAS, CUBLASLT
+from benchmarks.problems.problem import Problem
 from benchmarks.problems.shapes import Shape, select_shapes
 from benchmarks.reports.console import make_console
 from benchmarks.reports.record import environment, key_of, result_path, write
@@ -63,36 +68,40 @@ OURS = "gemm"
 """The name of coordgraph's kernels, without their parameters; cuBLAS's kernels have other names."""
 
 
-def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
+def rows_of(
+    problems: Iterable[Row], launches: Sequence[Profiled], peers: Sequence[str] = (CUBLAS,)
+) -> list[Row]:
     """A row of the record for each problem and contender, from the launches that ncu counted.
 
     Args:
         problems: the problems in the order of their launches, with coordgraph's plan for each.
-        launches: for each problem one kernel of coordgraph, then one or more of cuBLAS.
+        launches: for each problem and peer one kernel of coordgraph, then one or more of the peer.
+        peers: the names of the libraries; coordgraph's row is of its launch before the first.
 
     Raises:
-        NoCounters: the launches are not one kernel of coordgraph, then those of cuBLAS, for each
-            problem.
+        NoCounters: the launches are not one kernel of coordgraph, then those of a peer, for each
+            problem and peer.
     """
     begins = [i for i, launch in enumerate(launches) if launch.kernel.partition("(")[0] == OURS]
     ends = [*begins[1:], len(launches)]
     found: list[Row] = []
-    problems = list(problems)
-    if len(begins) != len(problems) or begins[:1] != [0]:
+    pairs = list(itertools.product(problems, peers))
+    if len(begins) != len(pairs) or begins[:1] != [0]:
         raise ncu.NoCounters(
-            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems; needed "
-            "is one per problem, each before cuBLAS's kernels; run the measure again"
+            f"ncu counted {len(begins)} kernels of coordgraph, needed are {len(pairs)}: one before "
+            f"the kernels of {' and of '.join(peers)} for each problem; run the measure again"
         )
-    for problem, begin, end in zip(problems, begins, ends, strict=True):
+    for (problem, peer), begin, end in zip(pairs, begins, ends, strict=True):
         ours, theirs = launches[begin : begin + 1], launches[begin + 1 : end]
         if not theirs:
             raise ncu.NoCounters(
-                f"ncu counted no kernel of {CUBLAS} on {problem}; run the measure again"
+                f"ncu counted no kernel of {peer} on {problem}; run the measure again"
             )
         plan = problem["plan"]
         size = {name: value for name, value in problem.items() if name != "plan"}
-        found.append({**size, "name": COORDGRAPH, "plan": plan, **_figures(ours)})
-        found.append({**size, "name": CUBLAS, **_figures(theirs)})
+        if peer == peers[0]:
+            found.append({**size, "name": COORDGRAPH, "plan": plan, **_figures(ours)})
+        found.append({**size, "name": peer, **_figures(theirs)})
     return found
 
 
@@ -129,27 +138,31 @@ def launch_all(jobs: dict[str, Any], done: Path) -> None:
     import torch
 
     import codegen
+    from benchmarks.peers.libraries import CuBlas, CuBlasLt
     from codegen.call.matmul import chosen as chosen_plan
 
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    peers = [CuBlasLt() if name == CUBLASLT else CuBlas() for name in jobs["peers"]]
     with done.open("w", encoding="utf-8") as lines:
         for row in jobs["problems"]:
             if time.time() >= jobs["until"]:
                 return
-            size = Shape("", row["m"], row["n"], row["k"])
-            a, b, out = operands(size, row["layout"], jobs["dtype"])
-            a, b = as_multiplied(a, b, row["layout"])
+            problem = Problem(Shape("", row["m"], row["n"], row["k"]), row["layout"], jobs["dtype"])
+            stored_a, stored_b, out = problem.sets[0]
+            a, b = problem.as_multiplied(stored_a, stored_b)
+            runs = [peer.prepare(problem) for peer in peers]
             for warm in (True, False):
                 if not warm:
                     runtime.cudaProfilerStart()
-                codegen.matmul(a, b, out=out)
-                torch.cuda.synchronize()
-                torch.matmul(a, b, out=out)
-                torch.cuda.synchronize()
+                for run in runs:
+                    codegen.matmul(a, b, out=out)
+                    torch.cuda.synchronize()
+                    run(stored_a, stored_b, out)
+                    torch.cuda.synchronize()
             runtime.cudaProfilerStop()
             lines.write(json.dumps({**row, "plan": str(chosen_plan(a, b))}) + "\n")
             lines.flush()
-            del a, b, out
+            del problem, stored_a, stored_b, a, b, out, runs
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -171,6 +184,7 @@ def parser() -> argparse.ArgumentParser:
     made = command_line("counters", __doc__)
     add_shapes(made)
     add_layouts(made, "nt")
+    made.add_argument("--lt", action="store_true", help="also count cuBLASLt's fastest algorithm")
     add_dtype(made)
     add_time_limit(made, 2.0)
     add_results(made)
@@ -188,12 +202,13 @@ def main() -> None:
     ]
     console = make_console()
     console.print(f"{len(problems)} problems, each profiled once by ncu", highlight=False)
-    jobs = {"dtype": options.dtype, "problems": problems}
+    peers = [CUBLAS, CUBLASLT] if options.lt else [CUBLAS]
+    jobs = {"dtype": options.dtype, "problems": problems, "peers": peers}
     try:
         text, done = ncu.profile(
             "benchmarks.measures.counters", jobs, 60 * options.time_limit, METRICS, MARKED
         )
-        rows = rows_of(done, ncu.read(text, METRICS))
+        rows = rows_of(done, ncu.read(text, METRICS), peers)
     except ncu.NoCounters as error:
         sys.exit(f"hardware counters could not be read: {error}")
     console.print(table(rows))

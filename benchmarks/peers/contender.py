@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 from benchmarks.problems.problem import Problem, Run
 
-__all__ = ["COORDGRAPH", "CUBLAS", "Contender", "Unavailable"]
+__all__ = ["COORDGRAPH", "CUBLAS", "CUBLASLT", "Contender", "Unavailable"]
 
-CUBLAS, COORDGRAPH = "cuBLAS", "coordgraph"
-"""Names in records of the contenders `torch.matmul` and `codegen.matmul`."""
+CUBLAS, CUBLASLT, COORDGRAPH = "cuBLAS", "cuBLASLt", "coordgraph"
+"""Names in records of the contenders `torch.matmul`, the fastest algorithm of cuBLASLt, and
+`codegen.matmul`."""
 
 
 class Unavailable(Exception):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.peers.contender import CUBLAS, Contender, Unavailable
+from benchmarks.peers.contender import CUBLAS, CUBLASLT, Contender, Unavailable
 from benchmarks.problems.problem import Problem, Run
 from benchmarks.timing.sampler import quick_seconds
 
@@ -43,7 +43,7 @@ class CuBlasLt:
         candidates: how many proposed algorithms are timed.
     """
 
-    name, ours = "cuBLASLt", False
+    name, ours = CUBLASLT, False
 
     def __init__(self, candidates: int = CANDIDATES) -> None:
         from benchmarks.peers.cublaslt import Lt

@@ -20,6 +20,7 @@ from benchmarks.counting import ncu
 from benchmarks.counting.ncu import NoCounters, Profiled
 from benchmarks.measures import counters
 from benchmarks.measures.counters import METRICS, rows_of
+from benchmarks.peers import libraries
 from benchmarks.reports.record import RESULTS, key_of, load
 
 SMALL = {"m": 8, "n": 16, "k": 24, "layout": "nt", "group": "E", "plan": "128x128x64 data-parallel"}
@@ -56,11 +57,20 @@ def test_kernels_of_cublas_are_put_together():
     assert "8x16x24 nt" in text
 
 
+def test_kernels_of_cublaslt_follow_a_second_launch_of_ours():
+    launches = [*LAUNCHES[:3], launch("gemm", 101, 1e-5, 75.0, 10.0, 20.0, 600, 400), LAUNCHES[4]]
+    rows = rows_of([SMALL], launches, ["cuBLAS", "cuBLASLt"])
+    found = [(row["name"], row["cycles"]) for row in rows]
+    assert found == [("coordgraph", 100), ("cuBLAS", 110), ("cuBLASLt", 55)]
+    with pytest.raises(NoCounters, match=r"needed are 2: one before .* cuBLAS and of cuBLASLt"):
+        rows_of([SMALL], LAUNCHES[:3], ["cuBLAS", "cuBLASLt"])
+
+
 @pytest.mark.parametrize(
     ("launches", "why"),
     [
-        (LAUNCHES[:3], "1 kernels of coordgraph on 2 problems"),
-        (LAUNCHES[1:], "1 kernels of coordgraph on 2 problems"),
+        (LAUNCHES[:3], "1 kernels of coordgraph, needed are 2"),
+        (LAUNCHES[1:], "1 kernels of coordgraph, needed are 2"),
         (LAUNCHES[:4], "no kernel of cuBLAS"),
     ],
 )
@@ -84,7 +94,7 @@ def test_each_multiplies_once_between_marks(tmp_path: Path, monkeypatch: pytest.
 
     runtime = SimpleNamespace(cudaProfilerStart=record("start"), cudaProfilerStop=record("stop"))
     cuda = SimpleNamespace(cudart=lambda: runtime, synchronize=lambda: None)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, matmul=record("cuBLAS")))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     shapes: list[tuple[int, ...]] = []
 
     def multiply(a: Any, b: Any, out: Any) -> None:
@@ -94,11 +104,17 @@ def test_each_multiplies_once_between_marks(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(codegen, "matmul", multiply)
     monkeypatch.setattr(codegen.call.matmul, "chosen", lambda a, b: "a plan")
     stored = (np.zeros((8, 24)), np.zeros((16, 24)), np.zeros((8, 16)))
-    monkeypatch.setattr(counters, "operands", lambda *_: stored)
-    jobs = {"dtype": "bf16", "problems": [SMALL], "until": time.time() + 60}
+    problem = SimpleNamespace(sets=[stored], as_multiplied=lambda a, b: (a, b.T))
+    monkeypatch.setattr(counters, "Problem", lambda *_: problem)
+    for name in ("CuBlas", "CuBlasLt"):
+        peer = SimpleNamespace(prepare=lambda _, name=name: record(name))
+        monkeypatch.setattr(libraries, name, lambda peer=peer: peer)
+    peers = ["cuBLAS", "cuBLASLt"]
+    jobs = {"dtype": "bf16", "problems": [SMALL], "until": time.time() + 60, "peers": peers}
     counters.launch_all(jobs, tmp_path / "done")
-    assert calls == ["ours", "cuBLAS", "start", "ours", "cuBLAS", "stop"]
-    assert shapes == [(8, 24, 24, 16)] * 2, "B is given as its transpose"
+    once = ["ours", "CuBlas", "ours", "CuBlasLt"]
+    assert calls == [*once, "start", *once, "stop"]
+    assert shapes == [(8, 24, 24, 16)] * 4, "B is given as its transpose"
     (line,) = (tmp_path / "done").read_text(encoding="utf-8").splitlines()
     assert json.loads(line) == {**SMALL, "plan": "a plan"}
     calls.clear()
@@ -114,4 +130,7 @@ def test_what_is_kept_is_of_both(path: Path):
         names.setdefault(key_of(row), []).append(row["name"])
         assert 0 < row["cycles"]
         assert all(0 <= row[share] <= 1 for share in ("tensor_active", "memory", "l2"))
-    assert all(of_one == ["coordgraph", "cuBLAS"] for of_one in names.values())
+    assert all(
+        of_one in (["coordgraph", "cuBLAS"], ["coordgraph", "cuBLAS", "cuBLASLt"])
+        for of_one in names.values()
+    )
