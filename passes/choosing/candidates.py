@@ -26,7 +26,7 @@ from passes.choosing.kinds import (
     tuned_kinds,
     unusual_kinds,
 )
-from passes.choosing.known_schedules import chosen_schedules, counter_of
+from passes.choosing.known_schedules import adjacent_tiles, chosen_schedules, counter_of
 from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents, stored_bytes
@@ -179,8 +179,7 @@ def _bands(cut: Tiled, whole: bool) -> dict[int, Flag]:
     # If no workgroup has two tiles, bands of several rows help CTAs without clusters: the CTAs of a
     # GPC then request data of neighbouring tiles at the same time, and the L2 cache merges equal
     # requests. They also help clusters along n (below).
-    alone = cluster_m * cluster_n * cluster_k == 1
-    wide = (cut.several | alone) & (cut.tiles_n > 2)
+    wide = (cut.several | cut.alone) & (cut.tiles_n > 2)
     # Clusters along n multicast A, so the L2 cache can merge only requests for B. It does if
     # consecutive clusters compute tiles in the same column: such plans take 1 to 9 % less time than
     # in row-major order (nine measurements, H100, 2026-11-27). Clusters along m multicast B; for
@@ -302,6 +301,10 @@ def _usual(cut: Tiled, reused: bool) -> Iterator[Kind]:
         tried = _possible(cut, counter)
         if tried is None:
             continue
+        if counter.fixup == "scatter":
+            # Multicast requests of clusters are not merged with others, so only CTAs without
+            # clusters are launched such that neighbours have adjacent tiles.
+            tried = tried & (cut.alone == adjacent_tiles(schedule))
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if not counter.chosen_grid:
             yield Kind(schedule, tried & suits, np.zeros_like(cut.tiles))
@@ -313,7 +316,8 @@ def _usual(cut: Tiled, reused: bool) -> Iterator[Kind]:
             suits = np.ones_like(tried)
             grid = np.minimum(cut.tiles, cut.slots) if cut.counted else cut.slots
         yield Kind(schedule, tried & suits, grid)
-        if counter.all_streamed and cut.counted:
+        # Grids that divide all tiles equally need no loop over pieces of several tiles.
+        if counter.all_streamed and not counter.loops and cut.counted:
             for grid in cut.split_grids:
                 several = (grid > cut.tiles) & (grid != cut.slots)
                 suits = schedule.suits(cut.tiles, cut.depth, np.maximum(grid, 1))

@@ -65,6 +65,8 @@ def features(
         "tiles_each": s.tiles / w.busy,
         "depth": s.depth,
         "fixup_kind": t.fixup.astype(np.float64),
+        "loops": t.loops,
+        "adjacent": t.adjacent,
         "shares": s.shares,
         "straddling": s.straddling,
         "split": s.split,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sympy import Expr, Mul, Symbol
 
 from coordgraph import Gemm, KernelGraph, PassError
-from coordgraph.control.operations import AddPartial, For, ReceivePartial
+from coordgraph.control.operations import AddPartial, For, MultiplyAccumulate, ReceivePartial
 from coordgraph.integers import index_symbol, size_symbol
 from coordgraph.tilings import macro_tile
 from passes.base import Pass
@@ -114,6 +114,7 @@ class WorkCounter:
         small: number of small tiles in a macro tile along m and along n; (1, 1) if all tiles have
             one shape.
         all_streamed: whether every main loop may compute only a part of a tile's iterations.
+        loops: whether a workgroup may compute several output tiles, or pieces of them, in a loop.
         single: whether no value in the function exceeds four times the problem's number of
             iterations. In this case float32, which takes half the time of float64, is exact if the
             number of iterations is below `MOST_SINGLE`. True only for the library's own schedules.
@@ -128,6 +129,7 @@ class WorkCounter:
     fixup: str
     small: tuple[int, int]
     all_streamed: bool
+    loops: bool
     single: bool = False
 
     @classmethod
@@ -158,11 +160,12 @@ class WorkCounter:
         definitions = Definitions()
         sizes = _Sizes.of(problem)
         found = tally(graph, DEPTH, sizes.known, definitions)
-        width = graph.coordinates["workgroup"].size
+        width = graph.workgroup.size
         assert width is not None
         given = {**sizes.known, **{p.symbol: p.value for p in graph.parameters.items if p.value}}
+        given = {symbol: value for symbol, value in given.items() if symbol not in sizes.inputs}
         grid = width
-        while grid.free_symbols & given.keys() - set(sizes.inputs):
+        while grid.free_symbols & given.keys():
             grid = cast(Expr, grid.xreplace(given))
         if not grid.free_symbols:
             raise PassError(
@@ -383,6 +386,7 @@ def _write(
         _fixup(graph),
         _small(graph),
         roots["iterations"] == roots.get("streamed"),
+        _loops(graph),
     )
 
 
@@ -413,6 +417,17 @@ def _fixup(graph: KernelGraph) -> str:
         for op in operations
     )
     return "tree" if doubling else "peers"
+
+
+def _loops(graph: KernelGraph) -> bool:
+    """Whether a main loop, which multiplies tiles, is inside another loop."""
+    loops = [op for op in graph.control.operations if isinstance(op, For)]
+    return any(
+        isinstance(inner, For) and any(isinstance(one, MultiplyAccumulate) for one in inner.walk())
+        for outer in loops
+        for op in outer.body
+        for inner in op.walk()
+    )
 
 
 def _small(graph: KernelGraph) -> tuple[int, int]:

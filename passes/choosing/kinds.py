@@ -17,6 +17,7 @@ from passes.choosing.plan_table import Column, Flag
 from passes.choosing.summation_order import split_schedule
 from passes.choosing.tuned_schedules import INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
+from passes.schedules.split_k import SplitK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
@@ -96,6 +97,12 @@ class Tiled:
     def tiles(self) -> Column:
         """Number of output tiles of all products together."""
         return np.ceil(self.products * self.tiles_m * self.tiles_n)
+
+    @cached_property
+    def alone(self) -> Flag:
+        """For each tiling, whether it has no clusters."""
+        cluster_m, cluster_n, cluster_k = self.tiling[3:6]
+        return cluster_m * cluster_n * cluster_k == 1
 
     @cached_property
     def several(self) -> Flag:
@@ -222,10 +229,12 @@ def tuned_kinds(cut: Tiled) -> Iterator[Kind]:
     yield from (kind for kind in unusual_kinds(cut) if kind.schedule in TUNED)
     if not cut.counted:
         return
-    scatter = StreamK(reduction="scatter", shares="balanced")
+    scatter = SplitK(splits=None, reduction="scatter")
+    adjacent = replace(scatter, adjacent="tiles")
     for grid in cut.other_split_grids:
         tried = divisible(cut) & (cut.tiling[6] == 1) & (grid > 0)
         suits = scatter.suits(cut.tiles, cut.depth, np.maximum(grid, 1))
-        yield Kind(scatter, tried & suits, grid)
-        yield Kind(StreamK(owner="last"), tried, grid)
+        yield Kind(scatter, tried & suits & ~cut.alone, grid)
+        yield Kind(adjacent, tried & suits & cut.alone, grid)
+        yield Kind(SplitK(splits=None, reduction="peers"), tried, grid)
         yield Kind(StreamK(owner="last", reduction="tree"), tried & (grid > 2 * cut.tiles), grid)

@@ -22,10 +22,10 @@ from typing import Any
 from coordgraph import CoordGraphError, PassError
 from passes.base import Pass
 from passes.choosing.counting import COUNTED_TILE, WorkCounter
-from passes.choosing.tuned_schedules import PINNED, TUNED
+from passes.choosing.tuned_schedules import PINNED, RECORDED, TUNED
 from passes.registry import PASSES, find_pass, offered
 
-__all__ = ["chosen_schedules", "counter_of", "family"]
+__all__ = ["adjacent_tiles", "chosen_schedules", "counter_of", "family"]
 
 FILE = Path(__file__).with_name("work_counters.json")
 """The file that holds the `WorkCounter`s of the library's own schedules."""
@@ -101,18 +101,23 @@ def _all_passes() -> tuple[type[Pass], ...]:
 def derived() -> dict[str, WorkCounter]:
     """The `WorkCounter`s to write to `work_counters.json`, by the pipeline text of the schedule."""
     variants = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
-    found = (*variants, *TUNED, *PINNED)
+    found = (*variants, *TUNED, *PINNED, *RECORDED)
     return {
         str(each): replace(WorkCounter.derive(each), single=True) for each in found if _ours(each)
     }
 
 
+def adjacent_tiles(schedule: Pass) -> bool:
+    """Whether a schedule has the option `adjacent` with the value `tiles`; see `StreamK`."""
+    return getattr(schedule, "adjacent", "") == "tiles"
+
+
 def family(schedule: Pass) -> str:
-    """Text for the kind of a schedule: its name, its reduction and two of its options.
+    """Text for the kind of a schedule: its name, its reduction and three of its options.
 
     The reduction is left out if it is the default. `least_segment` above 1 adds the words `without
     slivers`, because it excludes short segments of tiles; `k_order=interleaved` adds the word
-    `interleaved`.
+    `interleaved`, `adjacent=tiles` the words `adjacent tiles`.
 
     >>> from passes import DataParallel, HybridStreamK, StreamK
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))
@@ -125,6 +130,8 @@ def family(schedule: Pass) -> str:
         words.append(str(schedule.options["reduction"]))
     if getattr(schedule, "k_order", "") == "interleaved":
         words.append("interleaved")
+    if adjacent_tiles(schedule):
+        words.append("adjacent tiles")
     if getattr(schedule, "least_segment", 1) > 1:
         words.append("without slivers")
     return " ".join(words)

@@ -149,7 +149,9 @@ def cost(given: Table | Counts, c: Constants, *, corrected: bool = True) -> Cost
         left[rows] = np.where(part.ends > 0, tile, left[rows])
         drained[rows] = np.where(part.ends > 0, drain, drained[rows])
         workgroups = part.tiles * shape.depth * shape.workgroups
-        merged = np.where(w.divides[rows], 0, c.merged * shape.merged)
+        # Pieces of one tile have no request in common.
+        alike = ~w.divides[rows] | t.adjacent[rows]
+        merged = np.where(alike, c.merged * shape.merged, 0)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
     # With pingpong warpgroups, one warpgroup stores its tile while the other multiplies, so only
@@ -164,9 +166,10 @@ def cost(given: Table | Counts, c: Constants, *, corrected: bool = True) -> Cost
     launch = launch + np.where(large, c.large_seconds, 0)
     # If tiles are visited in bands, add the time of the integer divisions that find the first tile.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
-    # With Stream-K, add the time of the integer divisions that find the start of a workgroup's
-    # share. If macro tiles are divided into small tiles, add that of the second main loop's start.
-    launch = launch + np.where(w.streamed > 0, c.stream_seconds, 0)
+    # If a workgroup's share of the iterations may have pieces of several tiles, add the time of the
+    # integer divisions that find its start. If macro tiles are divided into small tiles, add that
+    # of the second main loop's start.
+    launch = launch + np.where((w.streamed > 0) & t.loops, c.stream_seconds, 0)
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
     streams = w.streamed * w.grid

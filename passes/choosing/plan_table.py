@@ -15,7 +15,7 @@ from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.choosing.counting import COUNTED_TILE, FIXUPS, Column, WorkCounter
-from passes.choosing.known_schedules import counter_of
+from passes.choosing.known_schedules import adjacent_tiles, counter_of
 from passes.choosing.plan import Plan
 from passes.lowering import CONSUMERS
 from passes.orders.rasterize import Rasterize
@@ -116,6 +116,11 @@ class Table:
         return cast(tuple[WorkCounter, ...], found)
 
     @cached_property
+    def adjacent(self) -> Flag:
+        """For each row, whether the schedule has the option `adjacent=tiles`, as of `StreamK`."""
+        return self.of_schedule([adjacent_tiles(schedule) for schedule in self.schedules]) > 0
+
+    @cached_property
     def divided(self) -> Flag:
         """For each row, whether the plan divides some of its macro tiles into small tiles."""
         return self.small_m > 0
@@ -135,6 +140,11 @@ class Table:
         The extent is 0 if all tiles of the plan have one shape.
         """
         return self._small(1, self.tile_n)
+
+    @cached_property
+    def loops(self) -> Flag:
+        """For each row, whether a workgroup computes tiles, or pieces of tiles, in a loop."""
+        return self.of_schedule([counter.loops for counter in self.counters]) > 0
 
     @cached_property
     def streams(self) -> Flag:

@@ -345,5 +345,5 @@ def tally(
     for parameter in graph.parameters.items:
         if parameter.value is not None and parameter.symbol not in scope:
             scope[parameter.symbol] = definitions.name(cast(Expr, parameter.value.xreplace(scope)))
-    scope[graph.coordinates.symbol("workgroup")] = index_symbol("workgroup")
+    scope[graph.workgroup.symbol] = index_symbol("workgroup")
     return _Walk(graph, depth, definitions).body(graph.control.root.body, scope)

@@ -12,7 +12,7 @@ from passes.schedules.split_k import SplitK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
+__all__ = ["INTERLEAVED", "PINNED", "RECORDED", "SLIVER", "TUNED"]
 
 SLIVER = 8
 """The value that is tried for the schedule option `least_segment`, the smallest number of main loop
@@ -45,3 +45,9 @@ predicts that others are faster.
 PINNED: tuple[SplitK, ...] = tuple(SplitK(splits=segments) for segments in (2, 3, 4))
 """Schedules that are chosen only for batch-invariant products, with a fixed number of segments of k
 for each n and k; see `passes.choosing.pinned_orders`."""
+RECORDED: tuple[StreamK, ...] = (
+    StreamK(owner="last", shares="balanced"),
+    StreamK(reduction="scatter", shares="balanced"),
+)
+"""Schedules that are no longer chosen, but to whose times the cost model is also fitted: Split-K
+with `splits=none` divides tiles into the same pieces without a loop over tiles."""

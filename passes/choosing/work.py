@@ -99,11 +99,7 @@ class Work:
 
     @property
     def divides(self) -> Flag:
-        """For each plan, whether a tile is divided along k among workgroups.
-
-        Workgroups with consecutive numbers then compute consecutive parts of k, so they do not
-        request the same data at the same time.
-        """
+        """For each plan, whether a tile is divided along k among workgroups."""
         return self.counts.shortest > 0
 
     def utilisation(self, t: Table, tiles: Column) -> Column:

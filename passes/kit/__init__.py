@@ -5,6 +5,7 @@
   `number_of_iterations`, `flatten_into`, `flatten_iterations`. `why_no_plane` returns why output
   tiles cannot be reordered.
 - The grid, and waves of whole output tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
+  `renumbered` launches workgroups in another order.
 - Whole output tiles that workgroups take from a counter, one after another: `dynamic_loop`.
 - Equal shares of the main loop iterations of all tiles, one for each workgroup, which may begin or
   end inside a tile: `Stream`, `add_loops`.
@@ -39,7 +40,12 @@ from passes.kit.reduce_scatter import Scatter
 from passes.kit.split_tiles import SplitTiles
 from passes.kit.streams import ACCUMULATE, TILE, Stream, add_loops
 from passes.kit.tile_work import TileWork, accumulation_loop, depth_is_data
-from passes.kit.workgroups import MOST_WORKGROUPS, add_waves, workgroup_count
+from passes.kit.workgroups import (
+    MOST_WORKGROUPS,
+    add_waves,
+    renumbered,
+    workgroup_count,
+)
 
 __all__ = [
     "ACCUMULATE",
@@ -67,6 +73,7 @@ __all__ = [
     "flatten_iterations",
     "number_of",
     "number_of_iterations",
+    "renumbered",
     "why_no_plane",
     "workgroup_count",
 ]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from sympy import Expr, Integer
 
+from coordgraph.control.operations import Body, SetCoordinate
 from coordgraph.coordinates.dimensions import ForLoop, Workgroup
-from coordgraph.coordinates.edges import PassThrough, Tile
+from coordgraph.coordinates.edges import Deal, PassThrough, Tile
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import Parameter
 
-__all__ = ["MOST_WORKGROUPS", "add_waves", "workgroup_count"]
+__all__ = ["MOST_WORKGROUPS", "add_waves", "renumbered", "workgroup_count"]
 
 MOST_WORKGROUPS = 65535
 """Largest number of workgroups in a grid, and largest value of a schedule's option `workgroups`."""
+
+LAUNCHED = "launched"
+"""Id of the dimension that `renumbered` adds; it numbers workgroups in the order of launch."""
 
 
 def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
@@ -53,3 +57,28 @@ def add_waves(e: KernelEditor, part: str, above: str, waves: Expr, count: Expr) 
     c.connect(Tile(above, (wave, workgroup)))
     c.connect(PassThrough(workgroup, "workgroup"))
     return wave
+
+
+def renumbered(e: KernelEditor, body: Body, count: Expr, pieces: Expr) -> tuple[Body, str]:
+    """Launch workgroups in another order: first all with the first piece of a tile, and so on.
+
+    Adds the edge `workgroup --Deal(pieces)--> launched`: workgroup `pieces · t + p` is launched as
+    number `p · count / pieces + t`. Workgroups that run on neighbouring SMs then have the same
+    piece of consecutive tiles.
+
+    Args:
+        e: the editor of the graph.
+        body: the operations of a workgroup, which read its number from the dimension `workgroup`.
+        count: the number of workgroups, a multiple of `pieces`.
+        pieces: the number of workgroups of each output tile, which have consecutive numbers.
+
+    Returns:
+        The operations, and the id of the dimension that numbers workgroups as they are launched.
+    """
+    c = e.coordinates
+    launched = c.add(Workgroup(LAUNCHED, count, note="workgroups as launched"))
+    c.connect(Deal("workgroup", LAUNCHED, pieces))
+    graph = e.snapshot()
+    ranges = graph.ranges(e.parameters.ranges())
+    (number,) = graph.reverse({LAUNCHED: launched.symbol}, ["workgroup"], ranges)
+    return (SetCoordinate("workgroup", number, body),), LAUNCHED

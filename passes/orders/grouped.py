@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sympy import Integer
+
 from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.edges import Deal
@@ -66,5 +68,5 @@ class Grouped(Pass):
                 dealt = c.add(MacroTileNumber(c.fresh("tile.dealt"), tiles, note="output tiles")).id
                 flatten_into(e, numbers, dealt)
             last = c.add(MacroTileNumber(c.fresh("tile.grouped"), tiles, note="visiting order"))
-            c.connect(Deal(dealt, last.id, self.groups))
+            c.connect(Deal(dealt, last.id, Integer(self.groups)))
         return e.graph

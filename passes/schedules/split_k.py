@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from sympy import Integer
+from sympy import Expr, Integer
 
 from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear, Workgroup
+from coordgraph.integers import floor_div, maximum
+from coordgraph.kernel import KernelEditor
+from coordgraph.parameters import LARGEST_INDEX, Parameter
 from passes.base import Pass, option
 from passes.kit import (
     MOST_WORKGROUPS,
@@ -19,9 +22,17 @@ from passes.kit import (
     depth_is_data,
     flatten_into,
     number_of,
+    renumbered,
 )
 
 __all__ = ["SplitK"]
+
+Adjacent = Literal["pieces", "tiles"]
+"""Type of the option `adjacent`: whether workgroups that are launched one after another have
+consecutive pieces of a tile, or the same piece of consecutive tiles."""
+MOST_PIECES = 64
+"""Largest number of workgroups that share an output tile, with the reduction `scatter`, for which
+`codegen.matmul` may choose this schedule."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,8 @@ class SplitK(Pass):
         m, n --Flatten--> tile; k_tile --Tile--> piece, ForK
         tile, piece --Flatten--> workgroup
 
-    Workgroups with pieces of the same tile have consecutive numbers. If a tile has fewer iterations
+    Workgroups with pieces of the same tile have consecutive numbers, in which they are launched
+    unless `adjacent` is `tiles`. If a tile has fewer iterations
     than pieces, some workgroups have no iterations; they exit at once, and no other workgroup waits
     for them. With the reductions `turnstile` and `atomic` the workspace has one slot for each tile;
     pieces are added to the slot in the order of their numbers (`turn`)::
@@ -46,7 +58,9 @@ class SplitK(Pass):
         slot --PassThrough--> tile; turn --PassThrough--> piece
 
     Args:
-        splits: number of pieces of a tile, two or more.
+        splits: number of pieces of a tile, two or more. None takes it from the launch argument
+            `workgroups`, so that one kernel serves all numbers: `max(1, ⌊W/T⌋)` with W the argument
+            and T the number of tiles. The grid is then the product of that number and T.
         owner: the workgroup with the `first` or the `last` piece of a tile runs the epilogue. With
             `last`, workgroups wait only for workgroups of lower number, so that a grid of any size
             makes progress.
@@ -57,19 +71,39 @@ class SplitK(Pass):
             lower number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last
             bits differ from run to run. `turnstile` and `atomic` need a slot for each tile, the
             other reductions a slot for each piece.
+        adjacent: which workgroups are launched one after another, and thus run on neighbouring SMs.
+            `pieces`: those of one tile, which are at different k, so that they have no rows of A or
+            columns of B in common. `tiles`: those with the same piece of consecutive tiles. They
+            request the same rows of A or columns of B at the same time, and the L2 cache can merge
+            such requests. All workgroups must then be resident, whatever the reduction. The edge
+            `workgroup --Deal(splits)--> launched` is added.
     """
 
-    splits: int = option(
+    splits: int | None = option(
         2, least=2, most=MOST_WORKGROUPS, hint="for undivided tiles use data-parallel"
     )
     owner: Owner = "last"
     reduction: Reduction = "turnstile"
+    adjacent: Adjacent = "pieces"
 
     name = "split-k"
     establishes = ("scheduled",)
 
+    @classmethod
+    def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
+        return (
+            cls(splits=None, reduction="peers"),
+            cls(splits=None, reduction="scatter"),
+            cls(splits=None, reduction="scatter", adjacent="tiles"),
+        )
+
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        return (self.splits * tiles <= workgroups) & (depth >= 2 * self.splits)
+        if self.splits is not None:
+            return (self.splits * tiles <= workgroups) & (depth >= 2 * self.splits)
+        # The cost model should know how many of the workgroups are used: all of them.
+        even = (workgroups % tiles == 0) & (tiles < workgroups)
+        most = MOST_PIECES if self.reduction == "scatter" else LARGEST_INDEX
+        return even & (workgroups <= most * tiles) & (depth * tiles >= 2 * workgroups)
 
     def why_not(self, graph: KernelGraph) -> str | None:
         if not graph.parameters.known_to_host(number_of(graph, graph.dangling)):
@@ -85,14 +119,27 @@ class SplitK(Pass):
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        work, numbers, splits = TileWork.of(graph), graph.dangling, Integer(self.splits)
+        work, numbers = TileWork.of(graph), graph.dangling
         tiles = number_of(graph, numbers)
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
+            splits = self._splits(e, tiles)
             tile = e.coordinates.add(Linear("tile", tiles, note="output tiles"))
             e.coordinates.add(Workgroup("workgroup", tiles * splits))
             flatten_into(e, numbers, tile.id)
             split = SplitTiles(tile, "workgroup", numbers, work, splits, self.owner, self.reduction)
             split.tie(e, graph.gemm.accumulator)
-            e.kernel(*split.control(e), workgroup="workgroup")
+            body, numbered = split.control(e), "workgroup"
+            if self.adjacent == "tiles":
+                body, numbered = renumbered(e, body, tiles * splits, splits)
+            e.kernel(*body, workgroup=numbered)
         return e.graph
+
+    def _splits(self, e: KernelEditor, tiles: Expr) -> Expr:
+        """The number of pieces of a tile: the option, or what the launch argument allows."""
+        if self.splits is not None:
+            return Integer(self.splits)
+        given = Parameter("workgroups", 1, MOST_WORKGROUPS, note="workgroups to launch at most")
+        e.parameters = e.parameters.give(given)
+        pieces = maximum(floor_div(given.symbol, tiles), Integer(1))
+        return e.parameter("splits", pieces, note="pieces of a tile")

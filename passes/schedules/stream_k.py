@@ -28,7 +28,6 @@ from passes.kit import (
 
 __all__ = ["StreamK", "least_segment_refusal"]
 
-
 Shares = Literal["equal", "balanced"]
 """Type of the option `shares` of `StreamK`: how many iterations each workgroup gets. `equal`: the
 mean rounded up, so that the last workgroups may get fewer; `balanced`: the numbers differ by at
@@ -127,11 +126,7 @@ class StreamK(Pass):
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
-        return (
-            cls(owner="last"),
-            cls(owner="last", shares="balanced"),
-            cls(reduction="scatter", shares="balanced"),
-        )
+        return (cls(owner="last"),)
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         even, exact = workgroups % tiles == 0, depth * tiles % workgroups == 0

@@ -45,6 +45,8 @@ CPU_BASES = (
     Base("stream-k{reduction=tree}"),
     Base("stream-k{reduction=turnstile}"),
     Base("stream-k{reduction=scatter}"),
+    Base("split-k{splits=none,reduction=scatter,adjacent=tiles}"),
+    Base("split-k{splits=none,reduction=peers}"),
     Base("stream-k{reduction=atomic}"),
     Base("two-tile-stream-k{workgroups=3,first=dp}"),
     Base("hybrid-stream-k{workgroups=2}"),

@@ -110,6 +110,8 @@ SHARING = (
     hopper("stream-k{owner=last}", (64, 512, 128), (1, 8, 1), layout="nn"),
     hopper("stream-k{reduction=scatter,shares=balanced}", (512, 176, 64), (8, 1, 1), layout="tt"),
     hopper("stream-k{owner=last}", (8, 192, 128), (1, 1, 2), layout="nn"),
+    hopper("split-k{splits=none,reduction=scatter,adjacent=tiles}", (152, 128, 64)),
+    hopper("split-k{splits=none,reduction=peers}", (256, 128, 64), (2, 1, 1), layout="nt"),
 )
 """Kernels that are launched on random problems; several workgroups share some output tiles."""
 ADDED = (

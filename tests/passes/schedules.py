@@ -86,6 +86,9 @@ SCHEDULES: dict[str, Pass] = {
         TwoTileStreamK(reduction="scatter"),
         HybridStreamK(first="dp", waves="contiguous", reduction="scatter"),
         SplitK(splits=4, reduction="scatter"),
+        SplitK(splits=None, reduction="scatter"),
+        SplitK(splits=None, owner="last", reduction="peers", adjacent="tiles"),
+        SplitK(splits=None, reduction="scatter", adjacent="tiles"),
         *(StreamK(owner=owner, reduction="atomic") for owner in ("first", "last")),
         StreamK(owner="last", least_segment=3, reduction="atomic"),
         TwoTileStreamK(owner="last", first="dp", reduction="atomic"),
@@ -123,12 +126,12 @@ tests use all combinations.
 def schedule(name: str, workgroups: int | None = None) -> Pass:
     """A schedule by name.
 
-    If `workgroups` is a number and the schedule can choose its grid, its option `workgroups` is set
-    to the number.
+    If `workgroups` is a number and the schedule has an option `workgroups`, the option is set to
+    the number.
     """
     found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)
-    if workgroups is not None and "workgroups" in symbolic(name).parameters:
+    if workgroups is not None and "workgroups" in options:
         options["workgroups"] = workgroups
     return type(found)(**options)
 

@@ -107,7 +107,8 @@ group_sizes = st.lists(st.integers(0, 2 * TILE[0] + 1), min_size=1, max_size=6)
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_groups_are_for_grids_that_are_given(name: str):
     given_grid = "workgroups" in symbolic(name).parameters
-    assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
+    counted = name.startswith(("heterogeneous", "split-k"))
+    assert (name in GROUPED) == (given_grid and not counted)
 
 
 @quick_cases(1)

@@ -11,9 +11,12 @@ from sympy.logic.boolalg import Boolean
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
 from coordgraph.integers import Ranges, floor_div, floor_mod, maximum, minimum, select
-from coordgraph.validation import whole
+from coordgraph.validation import integer
 
 __all__ = ["Deal"]
+
+EIGHT = Integer(8)
+"""The default number of groups."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,17 @@ class Deal(Edge):
     Size rule: `|I| = |O|`.
 
     Args:
-        groups: the number G of groups, at least 1.
+        groups: the number G of groups, at least 1; it may depend on the launch's sizes.
     """
 
-    groups: int = 8
+    groups: Expr = EIGHT
 
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "groups", whole(self.groups, f"{self}: groups", least=1))
+        object.__setattr__(self, "groups", integer(self.groups, f"{self}: groups", least=1))
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         return sizes.unchanged

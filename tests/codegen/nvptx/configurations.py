@@ -65,6 +65,7 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (StreamK(owner="last", reduction="atomic"),),
     (SplitK(splits=3, reduction="atomic"),),
     (StreamK(reduction="peers", k_order="interleaved"),),
+    (SplitK(splits=None, reduction="scatter", adjacent="tiles"),),
     (SplitK(splits=4),),
     (SplitK(splits=3, reduction="peers"),),
     (Rasterize(order="hilbert"), StreamK(owner="last")),

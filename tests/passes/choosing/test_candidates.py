@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordgraph import Gemm, KernelGraph
-from passes import DataParallel, HeterogeneousTiles, StreamK
+from passes import DataParallel, HeterogeneousTiles, SplitK, StreamK
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates
 from passes.choosing.counting import FIXUPS
@@ -158,17 +158,23 @@ def test_tiles_of_eight_rows_serve_up_to_eight_rows(m: int, rows: int):
     assert table.tile_m.min() == rows
 
 
-@pytest.mark.parametrize(("k", "tried"), [(64 * 508, True), (64 * 510, False)])
-def test_balanced_shares_are_tried_where_equal_shares_cross_the_ends_of_tiles(k: int, tried: bool):
-    """15 clusters of 512 x 112 tiles compute 3 tiles: each tile is divided among 5 clusters.
-
-    The depth, 508 iterations, is no multiple of 5; 510 is one.
-    """
+@pytest.mark.parametrize("k", [64 * 508, 64 * 510])
+def test_grids_that_divide_all_tiles_equally_are_for_split_k(k: int):
+    """15 clusters of 512 x 112 tiles compute 3 tiles: each tile is divided among 5 clusters."""
     table = candidates(Gemm("bf16", None, 488, 328, k, transpose_b=True), H200)
-    balanced = StreamK(owner="last", shares="balanced")
-    found = table.of_schedule([schedule == balanced for schedule in table.schedules])
+    split = SplitK(splits=None, reduction="peers")
     tile = (table.tile_m == 512) & (table.tile_n == 112) & (table.cluster_m == 8)
-    assert (found & tile & (table.workgroups == 15)).any() == tried
+    tile &= table.workgroups == 15
+    assert (table.of_schedule([schedule == split for schedule in table.schedules]) & tile).any()
+
+
+def test_only_ctas_without_clusters_have_adjacent_tiles():
+    """Multicast requests are not merged, so the order of launch is changed for single CTAs only."""
+    table = candidates(Gemm("bf16", None, 600, 328, 42640, transpose_b=True), H200)
+    alone = table.cluster_m * table.cluster_n * table.cluster_k == 1
+    scatter = table.fixup == FIXUPS.index("scatter")
+    assert (table.adjacent == (alone & scatter)).all()
+    assert table.adjacent.any()
 
 
 @pytest.mark.parametrize("m", [16, 64, 80, 200])
