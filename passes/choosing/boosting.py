@@ -16,7 +16,7 @@ from passes.choosing.plan_table import Column
 
 __all__ = ["boosted"]
 
-TREES, RATE = 100, 0.15
+TREES, RATE = 600, 0.3
 """TREES: number of trees. RATE: factor with which the values of each tree are multiplied."""
 LIMITS = 31
 """Largest number of limits with which the entries of a column are compared."""

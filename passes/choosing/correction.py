@@ -22,7 +22,7 @@ from passes.choosing.kernel_shape import Shape
 from passes.choosing.plan_table import Column, Flag, Table
 from passes.choosing.work import Work
 
-__all__ = ["DEPTH", "UNIT", "Correction", "Tree", "correctable", "features"]
+__all__ = ["DEPTH", "MOST", "UNIT", "Correction", "Tree", "correctable", "features"]
 
 FILE = Path(__file__).with_name("correction.txt")
 """The file with the trees that the library has learned: one tree a line, as the text of `Tree`."""
@@ -30,6 +30,8 @@ DEPTH = 6
 """Number of conditions of a tree that is learned."""
 UNIT = 1e-4
 """The values of a tree are stored as integers, in multiples of UNIT."""
+TOGETHER = 256
+"""Number of plans for which trees are evaluated together, so that arrays fit CPU caches."""
 MOST = 0.15
 """Largest absolute value of the natural logarithm of the factor by which a correction multiplies a
 predicted time."""
@@ -132,13 +134,13 @@ class Correction:
         names: for each condition that occurs in a tree, the name of the column that it compares.
         limits: for each of these conditions, the limit.
         conditions: for each tree (rows), the indices of its conditions in `names`.
-        values: for each tree, the value for each combination of outcomes, as a logarithm.
+        values: for each tree, the value for each combination of outcomes, in multiples of `UNIT`.
     """
 
     names: tuple[str, ...]
     limits: Column
     conditions: NDArray[np.intp]
-    values: Column
+    values: NDArray[np.int16]
 
     @classmethod
     @cache
@@ -158,7 +160,7 @@ class Correction:
             tuple(name for name, _ in number),
             np.array([limit for _, limit in number]),
             np.array([[number[pair] for pair in some] for some in pairs]),
-            np.array([tree.values for tree in trees]) * UNIT,
+            np.array([tree.values for tree in trees], np.int16),
         )
 
     def logarithms(self, columns: Mapping[str, Column]) -> Column:
@@ -169,10 +171,13 @@ class Correction:
         """
         pairs = zip(self.names, self.limits, strict=True)
         holds = np.stack([columns[name] > limit for name, limit in pairs])
-        index = np.zeros((len(self.conditions), holds.shape[1]), np.uint8)
-        for numbers in self.conditions.T:
-            index = 2 * index + holds[numbers]
+        first = np.arange(len(self.values))[:, None] * self.values.shape[1]
         found = np.zeros(holds.shape[1])
-        for values, row in zip(self.values, index, strict=True):
-            found += values[row]
-        return np.clip(found, -MOST, MOST)
+        for begin in range(0, len(found), TOGETHER):
+            some = holds[:, begin : begin + TOGETHER]
+            index = np.zeros((len(self.conditions), some.shape[1]), np.intp)
+            for numbers in self.conditions.T:
+                index = 2 * index + some[numbers]
+            values = self.values.ravel()[index + first]
+            found[begin : begin + TOGETHER] = values.sum(axis=0, dtype=np.int64)
+        return np.clip(UNIT * found, -MOST, MOST)

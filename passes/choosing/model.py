@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coordgraph.elements import ROW_BYTES
 from passes.choosing.constants import Constants
-from passes.choosing.correction import Correction, correctable, features
+from passes.choosing.correction import MOST, Correction, correctable, features
 from passes.choosing.counting import FIXUPS
 from passes.choosing.kernel_shape import (
     FITTED,
@@ -40,6 +40,8 @@ number, multiplications were measured to take longer."""
 MANY_BLOCKS = 4
 """If the warpgroups of a CTA multiply at least this many blocks of 64 rows of wgmma's left operand
 (see `Shape.blocks`), multiplications were measured to take longer."""
+FIRST = 128
+"""With `nearest`, the correction is first computed for this many plans."""
 LINE_OF_CTAS = 4
 """Largest number of CTAs in a cluster along one axis for which `large_seconds` is not added."""
 
@@ -124,13 +126,17 @@ class Counts:
         self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
 
 
-def cost(given: Table | Counts, c: Constants, *, corrected: bool = True) -> Cost:
+def cost(
+    given: Table | Counts, c: Constants, *, corrected: bool = True, nearest: bool = False
+) -> Cost:
     """The predicted seconds of each plan of a table on a device, by term of the cost model.
 
     Args:
         given: a table of plans, or its work counts.
         c: the cost model's constants of the device.
         corrected: whether to add the learned correction; a fit of constants leaves it out.
+        nearest: whether to correct only plans that may have the shortest time of all in the table
+            after the correction, which takes less time than to correct all.
     """
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
@@ -205,8 +211,22 @@ def cost(given: Table | Counts, c: Constants, *, corrected: bool = True) -> Cost
     known = correctable(t)
     if not (corrected and known.any()):
         return found
-    logarithms = Correction.known().logarithms(features(t, s, w, shared_terms(found), total))
-    more = total * np.where(known, np.expm1(logarithms), 0)
+    columns = features(t, s, w, shared_terms(found), total)
+    more = np.zeros(len(t))
+
+    def correct(rows: NDArray[np.intp]) -> None:
+        some = {name: column[rows] for name, column in columns.items()}
+        more[rows] = total[rows] * np.expm1(Correction.known().logarithms(some))
+
+    (rows,) = known.nonzero()
+    if nearest and len(rows) > FIRST:
+        rows = rows[np.argpartition(total[rows], FIRST)]
+        correct(rows[:FIRST])
+        # Other plans can be faster than these only if their time without correction is close.
+        least = (total + more)[rows[:FIRST]].min()
+        rows = rows[FIRST:]
+        rows = rows[total[rows] <= np.exp(MOST) * least]
+    correct(rows)
     return replace(found, correction=more, total=total + more)
 
 

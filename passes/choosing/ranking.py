@@ -123,7 +123,7 @@ def choices(
     )
     if not len(table):
         return
-    found = cost(table, device)
+    found = cost(table, device, nearest=True)
     for row in _ascending(found.total):
         terms = found.row(row)
         yield Choice(table.plan(row), terms.pop("total"), terms)
