@@ -37,6 +37,7 @@ LARGEST = (
     ("nt", "288x256x64@c2x1 stream-k{k_order=interleaved}"),
     ("nt", "128x176x64 split-k{splits=none,reduction=scatter,adjacent=tiles}"),
     ("nt", "128x320x64@c1x2 split-k{splits=none,reduction=scatter}"),
+    ("nn", "320x128x64@c4x1 split-k{splits=none,reduction=peers}"),
     ("nn", "144x256x64 stream-k{reduction=scatter,k_order=interleaved}"),
     # Data-parallel plans with tiles that one warpgroup computes alone.
     ("nt", "128x176x64 data-parallel{persistent=true}"),

@@ -121,7 +121,7 @@ def test_losses_are_those_of_limited_choices(family: KernelFamily):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_persistent_kernels_serve_one_wave_if_kernels_are_reused(reused: bool):
-    """Their grid has a workgroup for each tile, and they are predicted as fast as other kernels."""
+    """Their grid has a workgroup for each tile; the model's terms are those of other kernels."""
     table = candidates(replace(PROBLEM, m=1024, n=1024, k=4096), DEVICE, reused=reused)
     persistent = table.of_schedule([s == DataParallel(persistent=True) for s in table.schedules])
     shape = Shape(table)
@@ -129,7 +129,7 @@ def test_persistent_kernels_serve_one_wave_if_kernels_are_reused(reused: bool):
     assert one_wave.any() == reused
     assert (table.workgroups[one_wave] == shape.tiles[one_wave]).all()
     plain = table.of_schedule([s == DataParallel() for s in table.schedules])
-    seconds = cost(table, DEVICE).total
+    seconds = cost(table, DEVICE, corrected=False).total
     if reused:
         assert seconds[one_wave].min() == pytest.approx(seconds[plain].min())
 
