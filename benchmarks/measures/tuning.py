@@ -41,6 +41,7 @@ from benchmarks.reports.record import key_of, write
 from benchmarks.reports.summary import geometric_mean
 from passes.choosing import Plan, constants_of, rank
 from passes.choosing.constants import Constants
+from passes.choosing.exclusions import chooseable
 from passes.choosing.measurements import known_plans, problem_of, read_sweep
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
@@ -138,7 +139,8 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
     """
     times = dict(zip(one.plans, map(float, one.seconds), strict=True))
     predicted = cost(one.table, device).total
-    chosen = one.listed[0] if one.listed else one.plans[int(np.argmin(predicted))]
+    may = chooseable(one.table, device)
+    chosen = one.plans[int(np.where(may | ~may.any(), predicted, np.inf).argmin())]
     found = search(
         one.table,
         predicted,

@@ -38,7 +38,7 @@ def made_up(count: int, slow: str) -> list[dict[str, Any]]:
 
 
 def test_the_search_finds_what_the_model_misjudges():
-    rows = made_up(150, "owner=last")
+    rows = made_up(150, "reduction=peers")
     (one,) = recorded(rows, H200, 40)
     assert len(one.plans) == 150
     found = replay(one, H200, 20)
