@@ -20,7 +20,7 @@ from passes.choosing.candidates import candidates
 from passes.choosing.constants import MEASURED, Constants, file_of
 from passes.choosing.model import cost
 from passes.choosing.summation_order import SummationOrder
-from passes.choosing.tuned_schedules import PINNED
+from passes.choosing.tuned_schedules import SEGMENTS
 from passes.lowering import WGMMA
 
 __all__ = ["ROWS", "Prediction", "forget", "pinned_order", "predict"]
@@ -31,8 +31,6 @@ ENOUGH = 0.97
 """Fixed orders of additions with more segments of k are not tried once an order reaches this
 fraction of the default plan's predicted speed at every m. The default plan is the one that is
 chosen without a fixed order of additions."""
-SEGMENTS = tuple(schedule.splits for schedule in PINNED)
-"""Numbers of segments of k that are tried, in addition to 1."""
 GAIN = 1.05
 """A fixed order of additions with more segments of k is chosen only if its predicted speed (the
 geometric mean over the m of `ROWS`) is more than GAIN times that of the order with fewer

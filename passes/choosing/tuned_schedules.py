@@ -12,7 +12,7 @@ from passes.schedules.split_k import SplitK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["INTERLEAVED", "PINNED", "RECORDED", "SLIVER", "TUNED"]
+__all__ = ["INTERLEAVED", "PINNED", "RECORDED", "SEGMENTS", "SLIVER", "TUNED"]
 
 SLIVER = 8
 """The value that is tried for the schedule option `least_segment`, the smallest number of main loop
@@ -42,7 +42,9 @@ TUNED: tuple[Pass, ...] = (
 Each of these schedules was measured to be the fastest on some problem, although the cost model
 predicts that others are faster.
 """
-PINNED: tuple[SplitK, ...] = tuple(SplitK(splits=segments) for segments in (2, 3, 4))
+SEGMENTS = (2, 3, 4)
+"""Numbers of segments of k that are tried for batch-invariant products, in addition to 1."""
+PINNED: tuple[SplitK, ...] = tuple(SplitK(splits=segments) for segments in SEGMENTS)
 """Schedules that are chosen only for batch-invariant products, with a fixed number of segments of k
 for each n and k; see `passes.choosing.pinned_orders`."""
 RECORDED: tuple[StreamK, ...] = (
