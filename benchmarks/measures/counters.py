@@ -13,14 +13,15 @@ Each contender runs once, with an empty L2 cache and no other load, so the clock
   memory     share of the memory's peak throughput
   L2         share of the L2 cache's peak throughput
   delivered  sectors that SMs receive per sector requested from the L2 cache: more than 1 with
-             multicast, or if SMs of a GPC request the same sector at the same time
+             multicast, or if SMs of a GPC request the same sector at the same time; values a
+             little below 1 occur
 
 Throughputs are averages over the whole GPU, including idle SMs. If cuBLAS launches several kernels,
 cycles are their sum, `delivered` is the ratio of the kernels' sums, and the other columns are those
 of the longest kernel.
 
-With `--lt`, the fastest of the algorithms that cuBLASLt proposes is a third contender; before the
-profiler starts, they are timed in turn.
+With `--lt`, the fastest of the algorithms that cuBLASLt proposes is a third contender. These
+algorithms are timed before the profiler starts.
 """
 
 from __future__ import annotations

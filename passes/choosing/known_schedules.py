@@ -108,7 +108,7 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def adjacent_tiles(schedule: Pass) -> bool:
-    """Whether a schedule has the option `adjacent` with the value `tiles`; see `StreamK`."""
+    """Whether a schedule has the option `adjacent` with the value `tiles`; see `SplitK`."""
     return getattr(schedule, "adjacent", "") == "tiles"
 
 

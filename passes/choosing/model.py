@@ -41,7 +41,8 @@ MANY_BLOCKS = 4
 """If the warpgroups of a CTA multiply at least this many blocks of 64 rows of wgmma's left operand
 (see `Shape.blocks`), multiplications were measured to take longer."""
 FIRST = 128
-"""With `nearest`, the correction is first computed for this many plans."""
+"""With `nearest`, the correction is first computed for this many plans, those whose times without a
+correction are shortest; the best of them limits which other plans can still be faster."""
 LINE_OF_CTAS = 4
 """Largest number of CTAs in a cluster along one axis for which `large_seconds` is not added."""
 
@@ -135,8 +136,8 @@ def cost(
         given: a table of plans, or its work counts.
         c: the cost model's constants of the device.
         corrected: whether to add the learned correction; a fit of constants leaves it out.
-        nearest: whether to correct only plans that may have the shortest time of all in the table
-            after the correction, which takes less time than to correct all.
+        nearest: whether to correct only plans that can be the fastest of the table, whose rows must
+            then be of one problem; the correction of other plans is then 0. This takes less time.
     """
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work

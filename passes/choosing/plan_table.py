@@ -117,7 +117,7 @@ class Table:
 
     @cached_property
     def adjacent(self) -> Flag:
-        """For each row, whether the schedule has the option `adjacent=tiles`, as of `StreamK`."""
+        """For each row, whether the schedule has the option `adjacent=tiles`, as of `SplitK`."""
         return self.of_schedule([adjacent_tiles(schedule) for schedule in self.schedules]) > 0
 
     @cached_property

@@ -52,4 +52,4 @@ RECORDED: tuple[StreamK, ...] = (
     StreamK(reduction="scatter", shares="balanced"),
 )
 """Schedules that are no longer chosen, but to whose times the cost model is also fitted: Split-K
-with `splits=none` divides tiles into the same pieces without a loop over tiles."""
+with `splits=none` divides tiles into as many pieces without a loop over tiles."""

@@ -63,8 +63,8 @@ def renumbered(e: KernelEditor, body: Body, count: Expr, pieces: Expr) -> tuple[
     """Launch workgroups in another order: first all with the first piece of a tile, and so on.
 
     Adds the edge `workgroup --Deal(pieces)--> launched`: workgroup `pieces · t + p` is launched as
-    number `p · count / pieces + t`. Workgroups that run on neighbouring SMs then have the same
-    piece of consecutive tiles.
+    number `p · count / pieces + t`. Workgroups that are launched one after another then have the
+    same piece of consecutive tiles.
 
     Args:
         e: the editor of the graph.

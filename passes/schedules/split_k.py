@@ -48,8 +48,8 @@ class SplitK(Pass):
         m, n --Flatten--> tile; k_tile --Tile--> piece, ForK
         tile, piece --Flatten--> workgroup
 
-    Workgroups with pieces of the same tile have consecutive numbers, in which they are launched
-    unless `adjacent` is `tiles`. If a tile has fewer iterations
+    Workgroups with pieces of the same tile have consecutive numbers. They are launched in the order
+    of their numbers unless `adjacent` is `tiles`. If a tile has fewer iterations
     than pieces, some workgroups have no iterations; they exit at once, and no other workgroup waits
     for them. With the reductions `turnstile` and `atomic` the workspace has one slot for each tile;
     pieces are added to the slot in the order of their numbers (`turn`)::
@@ -60,7 +60,8 @@ class SplitK(Pass):
     Args:
         splits: number of pieces of a tile, two or more. None takes it from the launch argument
             `workgroups`, so that one kernel serves all numbers: `max(1, ⌊W/T⌋)` with W the argument
-            and T the number of tiles. The grid is then the product of that number and T.
+            and T the number of tiles. The grid has that number times T workgroups: at most W, but
+            T if W is less than T.
         owner: the workgroup with the `first` or the `last` piece of a tile runs the epilogue. With
             `last`, workgroups wait only for workgroups of lower number, so that a grid of any size
             makes progress.
@@ -71,16 +72,20 @@ class SplitK(Pass):
             lower number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last
             bits differ from run to run. `turnstile` and `atomic` need a slot for each tile, the
             other reductions a slot for each piece.
-        adjacent: which workgroups are launched one after another, and thus run on neighbouring SMs.
-            `pieces`: those of one tile, which are at different k, so that they have no rows of A or
-            columns of B in common. `tiles`: those with the same piece of consecutive tiles. They
-            request the same rows of A or columns of B at the same time, and the L2 cache can merge
-            such requests. All workgroups must then be resident, whatever the reduction. The edge
+        adjacent: which workgroups are launched one after another, and so run at about the same
+            time. `pieces`: those of one tile, which are at different k, so that they have no rows
+            of A or columns of B in common. `tiles`: those with the same piece of consecutive tiles.
+            They request the same rows of A or columns of B at the same time, and the L2 cache can
+            merge such requests. All workgroups must then be resident, whatever the reduction, since
+            it is not proved that they wait only for lower numbers of launch. The edge
             `workgroup --Deal(splits)--> launched` is added.
     """
 
     splits: int | None = option(
-        2, least=2, most=MOST_WORKGROUPS, hint="for undivided tiles use data-parallel"
+        2,
+        least=2,
+        most=MOST_WORKGROUPS,
+        hint="none takes the number from the grid; for undivided tiles use data-parallel",
     )
     owner: Owner = "last"
     reduction: Reduction = "turnstile"
@@ -100,7 +105,7 @@ class SplitK(Pass):
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.splits is not None:
             return (self.splits * tiles <= workgroups) & (depth >= 2 * self.splits)
-        # The cost model should know how many of the workgroups are used: all of them.
+        # Only grids that are multiples of the number of tiles, so that no workgroup is idle.
         even = (workgroups % tiles == 0) & (tiles < workgroups)
         most = MOST_PIECES if self.reduction == "scatter" else LARGEST_INDEX
         return even & (workgroups <= most * tiles) & (depth * tiles >= 2 * workgroups)
@@ -139,7 +144,7 @@ class SplitK(Pass):
         """The number of pieces of a tile: the option, or what the launch argument allows."""
         if self.splits is not None:
             return Integer(self.splits)
-        given = Parameter("workgroups", 1, MOST_WORKGROUPS, note="workgroups to launch at most")
+        given = Parameter("workgroups", 1, MOST_WORKGROUPS, note="workgroups to divide among tiles")
         e.parameters = e.parameters.give(given)
         pieces = maximum(floor_div(given.symbol, tiles), Integer(1))
         return e.parameter("splits", pieces, note="pieces of a tile")
