@@ -64,7 +64,7 @@ from tests.support.sampling import chosen, cover, quick_cases, words
         (HybridStreamK, {"first": "both"}, "first=both is unknown; use one of sk, dp"),
         (HybridStreamK, {"waves": "x"}, "waves=x is unknown; use one of strided, contiguous"),
         (HybridStreamK, {"owner": "none"}, "owner=none is unknown; use one of first, last"),
-        (SplitK, {"splits": 1}, "splits=1 is outside 2..65535; for undivided tiles use"),
+        (SplitK, {"splits": 1}, "splits=1 is outside 2..65535; none takes the number from"),
         (SplitK, {"splits": 70000}, "splits=70000 is outside 2..65535"),
         (SplitK, {"owner": "middle"}, "owner=middle is unknown; use one of first, last"),
         (Reorder, {"group": 0}, "group=0 is outside 1..2147483647"),
