@@ -169,8 +169,9 @@ class Correction:
         Args:
             columns: the columns of `features`, by name.
         """
-        pairs = zip(self.names, self.limits, strict=True)
-        holds = np.stack([columns[name] > limit for name, limit in pairs])
+        places = {name: place for place, name in enumerate(dict.fromkeys(self.names))}
+        entries = np.stack([columns[name] for name in places])
+        holds = entries[[places[name] for name in self.names]] > self.limits[:, None]
         first = np.arange(len(self.values))[:, None] * self.values.shape[1]
         found = np.zeros(holds.shape[1])
         for begin in range(0, len(found), TOGETHER):

@@ -40,7 +40,7 @@ number, multiplications were measured to take longer."""
 MANY_BLOCKS = 4
 """If the warpgroups of a CTA multiply at least this many blocks of 64 rows of wgmma's left operand
 (see `Shape.blocks`), multiplications were measured to take longer."""
-FIRST = 128
+FIRST = 32
 """With `nearest`, the correction is first computed for this many plans, those whose times without a
 correction are shortest; the best of them limits which other plans can still be faster."""
 LINE_OF_CTAS = 4
