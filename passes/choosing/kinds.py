@@ -100,7 +100,7 @@ class Tiled:
 
     @cached_property
     def alone(self) -> Flag:
-        """For each tiling, whether it has no clusters."""
+        """For each tiling, whether one CTA computes a macro tile, not a cluster of several."""
         cluster_m, cluster_n, cluster_k = self.tiling[3:6]
         return cluster_m * cluster_n * cluster_k == 1
 

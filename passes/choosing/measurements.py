@@ -45,7 +45,7 @@ class Measurements:
 
     @classmethod
     def read(cls, paths: Sequence[Path], device: Constants) -> Measurements:
-        """Read files of measured times; see `of`.
+        """Read files of measured times, and check them as `of` does.
 
         Raises:
             OSError, ValueError: a file cannot be read, or has another format, or no file has times
@@ -96,7 +96,7 @@ class Measurements:
         return int(self.problem.max()) + 1
 
     def best(self, values: Column) -> Column:
-        """For each problem, the smallest of its measurements' entries in `values`."""
+        """For each problem, the smallest entry of `values` that belongs to it."""
         found = np.full(self.problems, np.inf)
         np.minimum.at(found, self.problem, values)
         return found
@@ -142,7 +142,7 @@ def problem_of(row: dict[str, Any]) -> Gemm:
 
 
 def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The measured plans for which the cost model can predict a time, by the plan's text.
+    """A dict from texts to plans: the measured plans whose times the cost model can predict.
 
     Args:
         rows: rows of measured times. The entry `plan` of a row is the text of a plan, or the name

@@ -5,7 +5,7 @@
   `number_of_iterations`, `flatten_into`, `flatten_iterations`. `why_no_plane` returns why output
   tiles cannot be reordered.
 - The grid, and waves of whole output tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
-  `renumbered` launches workgroups in another order.
+  `given_workgroups` adds the launch argument, `renumbered` launches workgroups in another order.
 - Whole output tiles that workgroups take from a counter, one after another: `dynamic_loop`.
 - Equal shares of the main loop iterations of all tiles, one for each workgroup, which may begin or
   end inside a tile: `Stream`, `add_loops`.
@@ -43,6 +43,7 @@ from passes.kit.tile_work import TileWork, accumulation_loop, depth_is_data
 from passes.kit.workgroups import (
     MOST_WORKGROUPS,
     add_waves,
+    given_workgroups,
     renumbered,
     workgroup_count,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "dynamic_loop",
     "flatten_into",
     "flatten_iterations",
+    "given_workgroups",
     "number_of",
     "number_of_iterations",
     "renumbered",

@@ -10,7 +10,7 @@ from coordgraph.coordinates.edges import Deal, PassThrough, Tile
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import Parameter
 
-__all__ = ["MOST_WORKGROUPS", "add_waves", "renumbered", "workgroup_count"]
+__all__ = ["MOST_WORKGROUPS", "add_waves", "given_workgroups", "renumbered", "workgroup_count"]
 
 MOST_WORKGROUPS = 65535
 """Largest number of workgroups in a grid, and largest value of a schedule's option `workgroups`."""
@@ -29,11 +29,16 @@ def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
     if workgroups is not None:
         count: Expr = Integer(workgroups)
     else:
-        given = Parameter("workgroups", 1, MOST_WORKGROUPS, note="workgroups to launch")
-        e.parameters = e.parameters.give(given)
-        count = given.symbol
+        count = given_workgroups(e)
     e.coordinates.add(Workgroup("workgroup", count))
     return count
+
+
+def given_workgroups(e: KernelEditor, note: str = "workgroups to launch") -> Expr:
+    """Add the launch argument `workgroups`, with a note that says what it is, and return it."""
+    given = Parameter("workgroups", 1, MOST_WORKGROUPS, note=note)
+    e.parameters = e.parameters.give(given)
+    return given.symbol
 
 
 def add_waves(e: KernelEditor, part: str, above: str, waves: Expr, count: Expr) -> str:

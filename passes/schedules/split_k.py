@@ -11,7 +11,7 @@ from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear, Workgroup
 from coordgraph.integers import floor_div, maximum
 from coordgraph.kernel import KernelEditor
-from coordgraph.parameters import LARGEST_INDEX, Parameter
+from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass, option
 from passes.kit import (
     MOST_WORKGROUPS,
@@ -21,6 +21,7 @@ from passes.kit import (
     TileWork,
     depth_is_data,
     flatten_into,
+    given_workgroups,
     number_of,
     renumbered,
 )
@@ -105,7 +106,7 @@ class SplitK(Pass):
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.splits is not None:
             return (self.splits * tiles <= workgroups) & (depth >= 2 * self.splits)
-        # Only grids that are multiples of the number of tiles, so that no workgroup is idle.
+        # In a grid whose size is no multiple of the number of tiles, some workgroups are idle.
         even = (workgroups % tiles == 0) & (tiles < workgroups)
         most = MOST_PIECES if self.reduction == "scatter" else LARGEST_INDEX
         return even & (workgroups <= most * tiles) & (depth * tiles >= 2 * workgroups)
@@ -141,10 +142,9 @@ class SplitK(Pass):
         return e.graph
 
     def _splits(self, e: KernelEditor, tiles: Expr) -> Expr:
-        """The number of pieces of a tile: the option, or what the launch argument allows."""
+        """The number of pieces of a tile: the option `splits`, or from the launch argument."""
         if self.splits is not None:
             return Integer(self.splits)
-        given = Parameter("workgroups", 1, MOST_WORKGROUPS, note="workgroups to divide among tiles")
-        e.parameters = e.parameters.give(given)
-        pieces = maximum(floor_div(given.symbol, tiles), Integer(1))
+        given = given_workgroups(e, "workgroups to divide among tiles")
+        pieces = maximum(floor_div(given, tiles), Integer(1))
         return e.parameter("splits", pieces, note="pieces of a tile")

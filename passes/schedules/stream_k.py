@@ -41,9 +41,6 @@ ORDERED_TILE, ORDER = "sk.tile", "sk.k"
 ORDERED_TILE: the number of the output tile. ORDER: the number of an iteration among the iterations
 of its tile, in the order in which workgroups execute them.
 """
-MOST_PIECES = 64
-"""Largest number of workgroups for each output tile with which `codegen.matmul` considers the
-reduction `scatter`."""
 
 
 def least_segment_refusal(least_segment: int, graph: KernelGraph) -> str | None:
@@ -129,17 +126,7 @@ class StreamK(Pass):
         return (cls(owner="last"),)
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        even, exact = workgroups % tiles == 0, depth * tiles % workgroups == 0
-        if self.reduction != "scatter":
-            # If the number of workgroups is a multiple of that of tiles, balanced shares end where
-            # tiles end. Shares of `⌈T·TK/W⌉` do that only if this quotient is a whole number.
-            return even & ~exact if self.shares == "balanced" else tiles % workgroups != 0
-        # The `scatter` reduction is considered only if every output tile is divided among equally
-        # many workgroups, because the reduction is fastest then.
-        if self.shares == "equal":
-            even &= exact
-        several = (tiles < workgroups) & (workgroups <= MOST_PIECES * tiles)
-        return even & several & (depth * tiles >= 2 * workgroups)
+        return tiles % workgroups != 0
 
     def why_not(self, graph: KernelGraph) -> str | None:
         if self.shares == "balanced" and max(self.least, self.least_segment) > 1:
