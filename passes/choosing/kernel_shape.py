@@ -12,7 +12,14 @@ from coordgraph.elements import DTYPES, ROW_BYTES
 from passes.choosing.plan_table import Column, Table
 from passes.lowering.architectures import architecture_of
 from passes.lowering.multiplying import REGISTER_BYTES
-from passes.lowering.sm_90a.boxes import box_rows, in_boxes
+from passes.lowering.sm_90a.boxes import (
+    FEW_ROWS,
+    FEW_ROWS_OF_SEVERAL,
+    GROUP_ROWS,
+    box_rows,
+    few_rows,
+    in_boxes,
+)
 from passes.lowering.sm_90a.division import (
     MMA_M,
     MOST_COLUMNS,
@@ -61,9 +68,11 @@ SHARED = architecture_of("sm_90a").shared_bytes - BARRIER_BYTES
 CTAs divide k."""
 NEAR = 16
 """Number of consecutive workgroups that are assumed to run on the SMs of one GPC."""
-HEIGHTS = np.array([box_rows(max(extent, 1)) for extent in range(1025)], np.float64)
-"""Number of rows of a TMA box of A or B if k is the contiguous axis, by the number of rows that a
-CTA loads for each pipeline stage; see `BoxedOperand`."""
+PREFERRED = range(FEW_ROWS, FEW_ROWS_OF_SEVERAL + 1, GROUP_ROWS)
+HEIGHTS = np.array([[box_rows(max(n, 1), few) for n in range(1025)] for few in PREFERRED], float)
+"""Number of rows of a TMA box of A or B if k is the contiguous axis, by the preferred number of
+rows (`PREFERRED`, `few_rows`) and the number of rows that a CTA loads for each pipeline stage; see
+`BoxedOperand`."""
 
 
 class Shape:
@@ -180,7 +189,13 @@ class Shape:
         narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < row))
         self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
         """narrow: share of `asked_bytes` in TMA boxes whose rows are shorter than a cache line."""
-        low_a, low_b = (HEIGHTS.take(rows.astype(int), mode="clip") for rows in (rows_a, rows_b))
+        sharers, along_k = (t.cluster_n, t.cluster_m), (t.turned_a == 0, t.turned_b == 1)
+        few = few_rows((self.rows, self.columns), sharers, along_k)
+        preferred = ((few - FEW_ROWS) // GROUP_ROWS).astype(int)
+        most = HEIGHTS.shape[1] - 1
+        low_a, low_b = (
+            HEIGHTS[preferred, np.minimum(rows, most).astype(int)] for rows in (rows_a, rows_b)
+        )
         high_a = np.where(t.turned_a == 1, box_m, low_a)
         high_b = np.where(t.turned_b == 1, low_b, self.box_n)
         outside_m, outside_n = _last(t.m, t.tile_m, self.rows), _last(t.n, t.tile_n, self.columns)

@@ -45,6 +45,7 @@ were measured to be up to 17 % slower than the next multiple of 16 (H200, 2026-1
 rows, each of two warpgroups has half of the columns. Widths whose half is an odd multiple of 8 are
 left out there, since 320x112 was measured to be 26 % slower than predicted (H200, 2026-11-27)."""
 LEFT_B_HEIGHTS = {
+    64: (*range(72, 257, 8), 288, 352),
     128: (*range(72, 256, 8), 48),
     192: (*range(72, 120, 8), *range(112, 193, 16)),
     256: (*range(72, 192, 8), 48),
@@ -70,7 +71,7 @@ products that have few output tiles and whose time is limited by the rate of the
 `passes.choosing.exclusions.far`. `benchmarks sweep --clusters` measures plans with these clusters
 for other products too."""
 LARGE_CLUSTER_WIDTHS = {
-    **dict.fromkeys(range(56, 249, 8), (128,)),
+    **dict.fromkeys(range(56, 249, 8), (64, 128)),
     48: (64, 128),
     64: (*range(32, 193, 16), 256),
     128: (*range(32, 193, 16), 256),
@@ -105,6 +106,9 @@ large extent along k keeps enough bytes of B in flight.
 DEEPEST_COLUMNS = 64
 """Largest number of columns of a CTA's part of a tile for which an extent along k of four 128-byte
 rows (see `DEEP`) is tried."""
+MOST_DIVIDED = 320
+"""Largest sum of rows and columns of a CTA's part of a tile for which clusters that divide k are
+tried: two stages of twice the extent along k fit in shared memory then, beside the sums."""
 WIDE = 16
 """The number of columns of wgmma's result in a small tile is a multiple of WIDE, and so is that of
 each wgmma instruction if several instructions multiply the columns of a warpgroup. If B is
@@ -186,7 +190,7 @@ def _divided(parts: Iterable[tuple[int, int]], row: int) -> Iterator[Tiling]:
     """
     for rows, columns in parts:
         yield from _clusters(rows, columns, row, turns=1)
-        if rows <= 64 or columns <= 64:
+        if min(rows, columns) <= 64 and rows + columns <= MOST_DIVIDED:
             yield rows, columns, 2 * row, 1, 1, 2, 1
         for units in DEEP.get(rows, ()):
             if units == 2 or columns <= DEEPEST_COLUMNS:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+import numpy as np
 from sympy import Expr, Integer, Lt
 
 from coordgraph.control.asynchronous import Advance, CopyBox
@@ -38,11 +39,14 @@ from passes.lowering.sm_90a.maps import Maps, axis_of
 from passes.lowering.sm_90a.ring import FULL
 
 __all__ = [
+    "FEW_ROWS",
+    "FEW_ROWS_OF_SEVERAL",
     "GROUP_ROWS",
     "LEAST_ROW_BYTES",
     "BoxedOperand",
     "TileLoad",
     "box_rows",
+    "few_rows",
     "in_boxes",
     "swizzle",
 ]
@@ -53,9 +57,17 @@ LEAST_ROW_BYTES = 32
 """Number of bytes of a row of the narrowest TMA box that is swizzled."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
 """Preferred numbers of rows of a TMA box whose rows run along k. FEW_ROWS: the smallest number that
-TMA loads at full speed. FEW_ROWS_OF_SEVERAL: the number for batched and grouped problems, whose
-addresses take so many registers of the producer warp that too few remain for twice as many boxes of
-FEW_ROWS."""
+TMA loads at full speed; `few_rows` says when boxes need more. FEW_ROWS_OF_SEVERAL: the number for
+batched and grouped problems, whose addresses take so many registers of the producer warp that too
+few remain for twice as many boxes of FEW_ROWS; `few_rows` never returns more."""
+LOWEST = 24
+"""Number of rows of a TMA box if FEW_ROWS does not divide the rows of a tile, but LOWEST does."""
+BOX_CYCLES = 60
+"""Cycles from one TMA box of a CTA to the next, if boxes are small (measured with tiles of 144x64
+and with 7 and 8 boxes for each k tile: 64 and 58; H200, 2026-11-28)."""
+MMA_RATE = 32
+"""Elements of D for which wgmma multiplies 128 bytes of k (64 elements of 16 bits) in a cycle: an
+SM does 2048 multiplications of 16-bit elements in a cycle."""
 BANKS = ROW_BYTES // CHUNK_BYTES
 """Number of 16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 GROUP_ROWS = 8
@@ -188,7 +200,7 @@ class BoxedOperand(Operand):
         extent, depth = c[outer].fixed_size, c[inner].fixed_size
         sharers = prod(c[sharer].fixed_size for sharer in self._sharers)
         width, shared = self.box(c), self._sharers
-        few = FEW_ROWS_OF_SEVERAL if self.several else FEW_ROWS
+        few = FEW_ROWS_OF_SEVERAL if self.several else self._few_rows
         alike = extent // sharers
         # The columns of each sum of the epilogue are a range of their own in memory, so a box has
         # columns of one sum only.
@@ -241,6 +253,13 @@ class BoxedOperand(Operand):
             unrolled(c, place, wanted),
             bytes * index_symbol(inside.id),
         )
+
+    @property
+    def _few_rows(self) -> int:
+        """Preferred number of rows of a TMA box of a single product."""
+        d = self.division
+        along_k = (d.k_major[M], d.k_major[N])
+        return int(few_rows((d.extent(M), d.extent(N)), (d.cluster[N], d.cluster[M]), along_k))
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
         """Add the edges from positions in a tile to the operand of one wgmma instruction.
@@ -312,14 +331,39 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
     return Swizzle(above, below, "xor", divisor=BANKS // chunks, modulus=chunks)
 
 
+def few_rows(part: tuple[Any, Any], sharers: tuple[Any, Any], along_k: tuple[Any, Any]) -> Any:
+    """Preferred number of rows of a CTA's TMA boxes, a multiple of 8 from 32 to 64.
+
+    TMA takes about `BOX_CYCLES` for a box, however few its rows. The result is the least number
+    with which wgmma, and not TMA, determines how long an iteration takes; it exceeds 32 only if the
+    CTA's part of a tile is small, such as 144x64.
+
+    Args:
+        part: extents of a CTA's part of a tile along m and n, in elements.
+        sharers: numbers of CTAs that share the part of A, and the part of B, by multicast.
+        along_k: whether A, and whether B, is contiguous along k. The boxes of an operand that is
+            not have 64 elements along m or n, whatever the result is.
+
+    Each number is an integer or an array.
+    """
+    most = part[0] * part[1] / (MMA_RATE * BOX_CYCLES)
+    rows = part[0] / sharers[0] * along_k[0] + part[1] / sharers[1] * along_k[1]
+    wide = part[0] // MMA_M * np.logical_not(along_k[0])
+    wide = wide + part[1] // MMA_M * np.logical_not(along_k[1])
+    needed = rows / np.maximum(most - wide, rows / FEW_ROWS_OF_SEVERAL)
+    groups = np.ceil(needed / GROUP_ROWS) * GROUP_ROWS
+    return np.clip(groups, FEW_ROWS, FEW_ROWS_OF_SEVERAL)
+
+
 def box_rows(extent: int, few: int = FEW_ROWS) -> int:
     """Choose the number of rows of a TMA box, if `extent` rows are divided into equal boxes.
 
-    The result divides `extent`, is a multiple of 8 (whole core matrices), and is near `few`. If
-    `extent` is no multiple of 8, the result is `extent`: for example, if a cluster of four divides
-    80 rows, `extent` is 20.
+    The result divides `extent`, is a multiple of 8 (whole core matrices), and is the least such
+    number that is at least `few`; for `few` = 32, 24 will do. Without such a number the result is
+    `extent`: for example, if a cluster of four divides 80 rows, `extent` is 20.
     """
     groups = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
-    fits = groups or [extent]
-    low = max((n for n in fits if n <= few), default=0)
-    return low if 2 * low > few or low == extent else min(n for n in fits if n > few)
+    fits = [n for n in groups if n >= few]
+    if few == FEW_ROWS and few not in groups and LOWEST in groups:
+        return LOWEST
+    return min(fits, default=extent)
