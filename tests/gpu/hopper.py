@@ -22,7 +22,7 @@ from codegen.targets.nvptx.driver import device
 from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import CoordGraphError, Gemm
 from coordgraph.tensors import dtype
-from passes import Pass, Pipeline
+from passes import Pass, Pipeline, SplitK
 from tests.gpu.hopper_kernels import ALONE, DIFFERENT_D, RANDOM, Shape
 from tests.gpu.kernels import Spec, kernel
 
@@ -133,6 +133,7 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
     narrow = CudaProgram(spec.graph, spec.target, Vectors(1, 1, 1)).why_not() is None
     grids = has_open_grid(spec)
     most = MOST_LARGE if prod(spec.cluster or ALONE) > 2 else MOST_WORKGROUPS
+    waits = _tiles_wait(spec)
     cases: list[Case] = []
     for number in range(PROBLEMS):
         m, n, k = (round(exp(chance.uniform(0, log(LONGEST)))) for _ in range(3))
@@ -142,9 +143,24 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
             shape = (m | 1, n | 1, k | 1)
         else:
             shape = _served((m, n, k), spec.layout)
+        while waits and _tiles(spec, shape) > most:
+            shape = _served((shape[0] // 2 + 1, shape[1] // 2 + 1, k), spec.layout)
         workgroups = workgroups if grids else None
         cases.append(Case(spec, shape, seed + number, alpha, beta, workgroups))
     return tuple(cases)
+
+
+def _tiles_wait(spec: Spec) -> bool:
+    """Whether every output tile has workgroups of its own, which wait for each other.
+
+    All of them must be resident at the same time, so such a kernel is launched for few tiles only.
+    """
+    return any(isinstance(p, SplitK) and p.splits is None for p in spec.schedule)
+
+
+def _tiles(spec: Spec, shape: Shape) -> int:
+    """Number of output tiles of a problem."""
+    return prod(-(-extent // tile) for extent, tile in zip(shape[:2], spec.tile[:2], strict=True))
 
 
 def sweep_cases(spec: Spec) -> tuple[Case, ...]:

@@ -93,8 +93,9 @@ class Loaded:
         if function.together and grid > function.resident:
             raise LaunchError(
                 f"{grid} workgroups wait for each other, but {function.device.name} holds "
-                f"only {function.resident} at a time; use at most that many workgroups, "
-                "or owner='last' and a reduction other than scatter"
+                f"only {function.resident} at a time; use at most that many workgroups, or larger "
+                "tiles if every tile has a workgroup of its own, or owner='last' and a reduction "
+                "other than scatter"
             )
         return values
 
