@@ -1,6 +1,6 @@
 """Draw plots of records (results files of other measures). Plots need matplotlib, and no GPU.
 
-    python -m benchmarks plot benchmarks/results/gemm-h200-nt-2026-11-23.json --format png
+    python -m benchmarks plot benchmarks/results/gemm-h200-nt-2026-11-23.json.gz --format png
 
 Plots are written to the folder of the record. A record of `gemm` has one plot for each group of
 shapes: every contender's speed relative to cuBLAS on every problem. Records of `waves` and

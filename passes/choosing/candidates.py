@@ -54,6 +54,8 @@ least LEAST_ROWS rows.
 """
 GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
+MOST_SLIM = 1 << 21
+"""Largest number of elements of D for which `SLIM_HEIGHTS` are tried."""
 BANDS = (4, 8, 16)
 """Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
 TURNS_DEPTH = 1024
@@ -99,6 +101,7 @@ def candidates(
     more: dict[More, bool] = {
         "large clusters": large,
         "narrow": order is not None,
+        "slim": same["m"] * same["n"] <= MOST_SLIM,
         "tuned": tuning or all_kinds or large_clusters,
     }
     added = frozenset(name for name, wanted in more.items() if wanted)

@@ -189,7 +189,7 @@ class Shape:
         narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < row))
         self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
         """narrow: share of `asked_bytes` in TMA boxes whose rows are shorter than a cache line."""
-        sharers, along_k = (t.cluster_n, t.cluster_m), (t.turned_a == 0, t.turned_b == 1)
+        sharers, along_k = (t.cluster_n, t.cluster_m), (1 - t.turned_a, t.turned_b)
         few = few_rows((self.rows, self.columns), sharers, along_k)
         preferred = ((few - FEW_ROWS) // GROUP_ROWS).astype(int)
         most = HEIGHTS.shape[1] - 1

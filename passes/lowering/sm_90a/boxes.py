@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-import numpy as np
 from sympy import Expr, Integer, Lt
 
 from coordgraph.control.asynchronous import Advance, CopyBox
@@ -255,11 +254,10 @@ class BoxedOperand(Operand):
         )
 
     @property
-    def _few_rows(self) -> int:
+    def _few_rows(self) -> Any:
         """Preferred number of rows of a TMA box of a single product."""
         d = self.division
-        along_k = (d.k_major[M], d.k_major[N])
-        return int(few_rows((d.extent(M), d.extent(N)), (d.cluster[N], d.cluster[M]), along_k))
+        return few_rows((d.extent(M), d.extent(N)), (d.cluster[N], d.cluster[M]), d.k_major)
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
         """Add the edges from positions in a tile to the operand of one wgmma instruction.
@@ -346,13 +344,15 @@ def few_rows(part: tuple[Any, Any], sharers: tuple[Any, Any], along_k: tuple[Any
 
     Each number is an integer or an array.
     """
-    most = part[0] * part[1] / (MMA_RATE * BOX_CYCLES)
-    rows = part[0] / sharers[0] * along_k[0] + part[1] / sharers[1] * along_k[1]
-    wide = part[0] // MMA_M * np.logical_not(along_k[0])
-    wide = wide + part[1] // MMA_M * np.logical_not(along_k[1])
-    needed = rows / np.maximum(most - wide, rows / FEW_ROWS_OF_SEVERAL)
-    groups = np.ceil(needed / GROUP_ROWS) * GROUP_ROWS
-    return np.clip(groups, FEW_ROWS, FEW_ROWS_OF_SEVERAL)
+    iteration = part[0] * part[1] / MMA_RATE
+    rows, wide = 0, 0
+    for extent, sharing, along in zip(part, sharers, along_k, strict=True):
+        rows = rows + extent / sharing * along
+        wide = wide + extent // MMA_M * (1 - along)
+    # For each number of rows of a box, whether TMA takes longer than wgmma with such boxes.
+    limits = range(FEW_ROWS, FEW_ROWS_OF_SEVERAL, GROUP_ROWS)
+    more = sum(rows * BOX_CYCLES > limit * (iteration - wide * BOX_CYCLES) for limit in limits)
+    return FEW_ROWS + GROUP_ROWS * more
 
 
 def box_rows(extent: int, few: int = FEW_ROWS) -> int:

@@ -254,7 +254,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
             symbol: graph.coordinates[str(symbol).removesuffix(".inside")].fixed_size
             for symbol in op.bytes.free_symbols
         }
-        assert len(boxes) == 2
+        assert len(boxes) in {0, 2}  # a tile of 64x64 is a single box of each operand
         sizes.add(int(op.bytes.subs(boxes)))
     assert sizes == {2 * 64 * (128 + 256), 2 * 64 * (64 + 64)}
 

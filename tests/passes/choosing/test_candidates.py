@@ -42,7 +42,7 @@ def plans_of(table: Table) -> list[Plan]:
 def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
     c_bytes = (4 if out == "f32" else 2) if reads_c else 0
     usual = tilings(c_bytes)
-    more = tilings(c_bytes, more=frozenset({"large clusters", "tuned"}))
+    more = tilings(c_bytes, more=frozenset({"large clusters", "slim", "tuned"}))
     assert more[: len(usual)] == usual
     known = (*usual, *more[len(usual) :: 3])
     assert len(known) > 50
