@@ -16,6 +16,7 @@ from passes.choosing.model import Counts, cost
 from passes.choosing.plan_table import Table
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
+from passes.lowering.sm_90a.boxes import BOX_CYCLES, FEW_ROWS_OF_SEVERAL, MMA_RATE
 from passes.lowering.sm_90a.division import Division
 from tests.support.sampling import quick_cases
 
@@ -296,3 +297,38 @@ def test_reductions_of_many_pieces():
 def test_a_grid_that_is_not_given_is_what_the_device_holds():
     named, open_ = (f"128x128x64 stream-k{{owner=last}}{grid}" for grid in (" on 132", ""))
     assert price(named, 1000, 2000, 3000) == price(open_, 1000, 2000, 3000)
+
+
+BOXED = (
+    *("144x64x64", "288x64x64@c2x1", "128x96x64", "64x64x64", "352x64x64", "128x256x64"),
+    *("256x128x64@c2x2", "216x256x64@c1x2", "64x512x64@c1x8", "120x128x64", "128x128x64"),
+)
+"""Tiles and clusters whose TMA boxes are counted."""
+
+
+def boxes(plan: Plan, problem: Gemm) -> dict[str, int]:
+    """Number of TMA boxes of A and of B that a workgroup requests in an iteration."""
+    c = lowering_of(plan)(plan.graph(problem)).coordinates
+    return {t: c[f"{t}.box"].fixed_size * c[f"{t}.box.layer"].fixed_size for t in "AB"}
+
+
+@pytest.mark.parametrize("tile", BOXED)
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+def test_boxes_are_counted_as_the_lowering_divides_tiles(tile: str, layout: str):
+    turned_a, turned_b = (side == "t" for side in layout)
+    problem = Gemm("bf16", m=4096, n=4096, k=4096, transpose_a=turned_a, transpose_b=turned_b)
+    plan = Plan.parse(f"{tile} data-parallel")
+    assert Shape(row(problem, plan)).copies.item() == sum(boxes(plan, problem).values())
+
+
+@pytest.mark.parametrize("tile", BOXED)
+def test_boxes_are_high_where_an_iteration_is_short(tile: str):
+    """If TMA's boxes take a third longer than wgmma, they have 64 rows or all rows of a tile."""
+    problem = Gemm("bf16", m=4096, n=4096, k=4096, transpose_b=True)
+    plan = Plan.parse(f"{tile} data-parallel")
+    (m, n, _), (across, along, _) = plan.tile, plan.cluster
+    rows, columns = m // across, n // along
+    count = boxes(plan, problem)
+    if BOX_CYCLES * sum(count.values()) > 4 / 3 * rows * columns / MMA_RATE:
+        for tensor, extent in (("A", rows // along), ("B", columns // across)):
+            assert extent // count[tensor] >= min(FEW_ROWS_OF_SEVERAL, extent)
