@@ -57,7 +57,7 @@ class Scales:
     noise: float = 0.015
     tile_length: float = 1.6
     cluster_length: float = 1.0
-    grid_length: float = 0.1
+    grid_length: float = 0.2
     band_length: float = 2.0
     turns_length: float = 0.8
 
