@@ -55,7 +55,7 @@ least LEAST_ROWS rows.
 GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
 MOST_SLIM = 1 << 21
-"""Largest number of elements of D for which `SLIM_HEIGHTS` are tried."""
+"""Tiles with the `SLIM_HEIGHTS` (64 columns) are tried if D has at most this many elements."""
 BANDS = (4, 8, 16)
 """Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
 TURNS_DEPTH = 1024

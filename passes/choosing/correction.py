@@ -31,7 +31,7 @@ DEPTH = 6
 UNIT = 1e-4
 """The values of a tree are stored as integers, in multiples of UNIT."""
 TOGETHER = 256
-"""The trees are evaluated for this many plans at a time, so that the arrays fit CPU caches."""
+"""The trees are evaluated for this many plans at a time; the arrays then fit in CPU caches."""
 MOST = 0.15
 """Largest absolute value of the natural logarithm of the factor by which a correction multiplies a
 predicted time."""

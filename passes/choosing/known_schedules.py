@@ -108,12 +108,12 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def adjacent_tiles(schedule: Pass) -> bool:
-    """Whether a schedule has `adjacent=tiles`, the launch order that `SplitK` describes."""
+    """Whether workgroups with adjacent tiles are launched one after another (see `SplitK`)."""
     return getattr(schedule, "adjacent", "") == "tiles"
 
 
 def family(schedule: Pass) -> str:
-    """The kind of a schedule as text: its name, and words for options that are not the defaults.
+    """The name of a schedule, followed by words for its options that are not the defaults.
 
     The reduction is left out if it is the default. `least_segment` above 1 adds the words `without
     slivers`, because it excludes short segments of tiles; `k_order=interleaved` adds the word

@@ -117,7 +117,7 @@ class Table:
 
     @cached_property
     def adjacent(self) -> Flag:
-        """For each row, whether the schedule has the option `adjacent=tiles`, as of `SplitK`."""
+        """For each row, whether workgroups with adjacent tiles are launched one after another."""
         return self.of_schedule([adjacent_tiles(schedule) for schedule in self.schedules]) > 0
 
     @cached_property

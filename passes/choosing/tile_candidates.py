@@ -227,7 +227,7 @@ def _parts() -> Iterator[tuple[int, int]]:
 
 
 def _left_b(heights: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns) for each number of columns and its heights but multiples of 64."""
+    """Yield (rows, columns) of the listed parts whose number of rows is no multiple of 64."""
     for columns, several in heights.items():
         yield from ((rows, columns) for rows in several if rows % MMA_M)
 

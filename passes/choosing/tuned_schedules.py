@@ -43,7 +43,7 @@ Each of these schedules was measured to be the fastest on some problem, although
 predicts that others are faster.
 """
 SEGMENTS = (2, 3, 4)
-"""Numbers of segments into which k may be divided for batch-invariant products, besides 1."""
+"""A batch-invariant product may divide k into these numbers of segments, or leave it undivided."""
 PINNED: tuple[SplitK, ...] = tuple(SplitK(splits=segments) for segments in SEGMENTS)
 """Schedules that are chosen only for batch-invariant products, with a fixed number of segments of k
 for each n and k; see `passes.choosing.pinned_orders`."""

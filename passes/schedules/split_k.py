@@ -106,7 +106,8 @@ class SplitK(Pass):
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.splits is not None:
             return (self.splits * tiles <= workgroups) & (depth >= 2 * self.splits)
-        # In a grid whose size is no multiple of the number of tiles, some workgroups are idle.
+        # All tiles get equally many workgroups; if the grid is no multiple of the tiles, the others
+        # are idle.
         even = (workgroups % tiles == 0) & (tiles < workgroups)
         most = MOST_PIECES if self.reduction == "scatter" else LARGEST_INDEX
         return even & (workgroups <= most * tiles) & (depth * tiles >= 2 * workgroups)
@@ -142,7 +143,7 @@ class SplitK(Pass):
         return e.graph
 
     def _splits(self, e: KernelEditor, tiles: Expr) -> Expr:
-        """The number of pieces of a tile: the option `splits`, or from the launch argument."""
+        """Number of pieces of a tile: `splits`, or if None, from the argument `workgroups`."""
         if self.splits is not None:
             return Integer(self.splits)
         given = given_workgroups(e, "workgroups to divide among tiles")

@@ -255,7 +255,7 @@ class BoxedOperand(Operand):
 
     @property
     def _few_rows(self) -> Any:
-        """Preferred number of rows of a TMA box of a single product."""
+        """Least number of rows of a TMA box in a product that is neither batched nor grouped."""
         d = self.division
         return few_rows((d.extent(M), d.extent(N)), (d.cluster[N], d.cluster[M]), d.k_major)
 
@@ -330,7 +330,7 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 
 
 def few_rows(part: tuple[Any, Any], sharers: tuple[Any, Any], along_k: tuple[Any, Any]) -> Any:
-    """Preferred number of rows of a CTA's TMA boxes, a multiple of 8 from 32 to 64.
+    """Least number of rows that a CTA's TMA boxes should have: a multiple of 8 from 32 to 64.
 
     TMA takes about `BOX_CYCLES` for a box, however few its rows. The result is the least number
     with which wgmma, and not TMA, determines how long an iteration takes; it exceeds 32 only if the
