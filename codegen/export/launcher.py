@@ -260,7 +260,7 @@ def _workspace(recipe: Recipe) -> Iterator[str]:
 def _attributes(recipe: Recipe) -> Iterator[str]:
     """C statements that set CUDA launch attributes.
 
-    The attributes are the cluster size, and cooperative or programmatic dependent launch.
+    The attributes are the cluster size, cooperative launch and programmatic dependent launch.
     """
     facts = recipe.facts
     one = "attributes[config->numAttrs]"
@@ -273,7 +273,7 @@ def _attributes(recipe: Recipe) -> Iterator[str]:
         yield f"{one}.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;"
         yield f"{one}.value.cooperative = 1;"
         yield "config->numAttrs++;"
-    elif facts.overlaps:
+    if facts.overlaps:
         yield f"{one}.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;"
         yield f"{one}.value.programmaticStreamSerializationAllowed = 1;"
         yield "config->numAttrs++;"
@@ -282,7 +282,7 @@ def _attributes(recipe: Recipe) -> Iterator[str]:
 def _resident_variables(recipe: Recipe) -> Iterator[str]:
     if recipe.facts.cluster > 1:
         yield "CUlaunchConfig config;"
-        yield "CUlaunchAttribute attributes[2];"
+        yield "CUlaunchAttribute attributes[3];"
     else:
         yield "CUdevice device;"
         yield "int processors = 0, each = 0;"

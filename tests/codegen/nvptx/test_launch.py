@@ -49,7 +49,16 @@ def test_the_structures_are_the_drivers():
         ({"cluster": 2}, 20, {CLUSTER: (2, 1, 1)}),
         ({"overlaps": True}, 10, {OVERLAP: (1, 0, 0)}),
         ({"together": True}, 10, {COOPERATIVE: (1, 0, 0)}),
-        ({"together": True, "overlaps": True}, 10, {COOPERATIVE: (1, 0, 0)}),
+        (
+            {"together": True, "overlaps": True},
+            10,
+            {COOPERATIVE: (1, 0, 0), OVERLAP: (1, 0, 0)},
+        ),
+        (
+            {"cluster": 2, "together": True, "overlaps": True},
+            20,
+            {CLUSTER: (2, 1, 1), COOPERATIVE: (1, 0, 0), OVERLAP: (1, 0, 0)},
+        ),
         ({"cluster": 4, "overlaps": True}, 40, {CLUSTER: (4, 1, 1), OVERLAP: (1, 0, 0)}),
         ({"cluster": 2, "together": True}, 20, {CLUSTER: (2, 1, 1), COOPERATIVE: (1, 0, 0)}),
     ],

@@ -110,7 +110,11 @@ class Function:
         return made
 
     def _attributes(self) -> list[Any]:
-        """The launch attributes: cluster size, cooperative or programmatic dependent launch."""
+        """The launch attributes: cluster size, cooperative and programmatic dependent launch.
+
+        A kernel may have both: the GPU then starts all its workgroups at once, as soon as there is
+        room for them, and they wait for the earlier launches themselves.
+        """
         found: list[Any] = []
         if self.cluster > 1:
             found.append(cluster := _attribute("CLUSTER_DIMENSION"))
@@ -119,7 +123,7 @@ class Function:
         if self.together:
             found.append(launch := _attribute("COOPERATIVE"))
             launch.value.cooperative = 1
-        elif self.overlaps:
+        if self.overlaps:
             found.append(launch := _attribute("PROGRAMMATIC_STREAM_SERIALIZATION"))
             launch.value.programmaticStreamSerializationAllowed = 1
         return found
