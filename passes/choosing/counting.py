@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from sympy import Expr, Mul, Symbol
 
 from coordgraph import Gemm, KernelGraph, PassError
-from coordgraph.control.operations import AddPartial, For, MultiplyAccumulate, ReceivePartial
+from coordgraph.control.operations import AddPartial, For, ReceivePartial
 from coordgraph.integers import index_symbol, size_symbol
 from coordgraph.tilings import macro_tile
 from passes.base import Pass
 from passes.choosing.numpy_source import SCOPE, Statements
 from passes.choosing.tally import NEVER, Definitions, Tally, tally
+from passes.kit.tile_work import repeats_main_loop
 
 __all__ = ["COUNTED_TILE", "FIXUPS", "QUANTITIES", "Column", "Counts", "WorkCounter"]
 
@@ -386,7 +387,7 @@ def _write(
         _fixup(graph),
         _small(graph),
         roots["iterations"] == roots.get("streamed"),
-        _loops(graph),
+        repeats_main_loop(graph),
     )
 
 
@@ -417,17 +418,6 @@ def _fixup(graph: KernelGraph) -> str:
         for op in operations
     )
     return "tree" if doubling else "peers"
-
-
-def _loops(graph: KernelGraph) -> bool:
-    """Whether a main loop, which multiplies tiles, is inside another loop."""
-    loops = [op for op in graph.control.operations if isinstance(op, For)]
-    return any(
-        isinstance(inner, For) and any(isinstance(one, MultiplyAccumulate) for one in inner.walk())
-        for outer in loops
-        for op in outer.body
-        for inner in op.walk()
-    )
 
 
 def _small(graph: KernelGraph) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph.elements import DTYPES, ROW_BYTES
-from passes.choosing.plan_table import Column, Table
+from passes.choosing.plan_table import Column, Flag, Table
 from passes.lowering.architectures import architecture_of
 from passes.lowering.multiplying import REGISTER_BYTES
 from passes.lowering.sm_90a.boxes import (
@@ -29,7 +29,13 @@ from passes.lowering.sm_90a.division import (
     swapped,
 )
 from passes.lowering.sm_90a.partials import steps_of
-from passes.lowering.sm_90a.shared_room import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
+from passes.lowering.sm_90a.shared_room import (
+    BARRIER_BYTES,
+    ENOUGH_FOR_PIECES,
+    ENOUGH_STAGES,
+    MOST_OF_LEFT_B,
+    MOST_STAGES,
+)
 from passes.lowering.sm_90a.stores import (
     MATRIX_BITS,
     MOST_ELEMENTS,
@@ -140,7 +146,7 @@ class Shape:
         lines."""
         self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
         """stores: number of TMA boxes in which a warpgroup stores its part of a tile."""
-        self.stages = self._left(t, box) if larger is None else larger.stages
+        self.stages = self._left(t, box, left_b) if larger is None else larger.stages
         """stages: number of pipeline stages; a stage is a buffer for A and B of one iteration."""
         self.asked_bytes = (
             (loaded_m / t.cluster_n + loaded_n / t.cluster_m) * ROW_BYTES * self.units
@@ -258,7 +264,7 @@ class Shape:
         fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (self._stages(t, wide) >= needed)
         return np.where(fits, wide, narrow)
 
-    def _left(self, t: Table, box: Column) -> Column:
+    def _left(self, t: Table, box: Column, left_b: Flag) -> Column:
         """Number of pipeline stages that fit in shared memory beside the output slots for D.
 
         A warpgroup has as many output slots (each the buffer of one TMA box of D) as fit without
@@ -267,6 +273,7 @@ class Shape:
         Args:
             t: a table with one problem and one plan in each row.
             box: number of columns of a TMA box of D.
+            left_b: whether B is the left operand of wgmma.
         """
         found = one = self._stages(t, box)
         prime = np.ones(len(t), bool)
@@ -278,7 +285,11 @@ class Shape:
                 np.minimum(stages, self._enough) == np.minimum(one, self._enough)
             )
             found = np.where(fits, stages, found)
-        return found
+        # Threads that finish shares of a tile store D from registers; see `SharedRoom.stores`.
+        sums = self.rows * self.columns / (self.consumers * WARPGROUP)
+        shares = t.shares & (~left_b | (sums <= MOST_OF_LEFT_B))
+        alone = self._stages(t, np.zeros(len(t)))
+        return np.where(shares & (found < np.minimum(alone, ENOUGH_FOR_PIECES)), alone, found)
 
     def _stages(self, t: Table, box: Column) -> Column:
         """Number of pipeline stages that fit in shared memory together with the buffers for D.

@@ -147,6 +147,14 @@ class Table:
         return self.of_schedule([counter.loops for counter in self.counters]) > 0
 
     @cached_property
+    def shares(self) -> Flag:
+        """For each row, whether workgroups compute one piece of a tile and finish shares of it.
+
+        Threads store such shares from registers.
+        """
+        return (self.fixup == FIXUPS.index("scatter")) & ~self.loops
+
+    @cached_property
     def streams(self) -> Flag:
         """For each row, whether workgroups of the plan send partial sums."""
         return self.fixup != FIXUPS.index("none")

@@ -38,10 +38,11 @@ from coordgraph.coordinates.dimensions import ForLoop, Linear, MacroTileIndex, W
 from coordgraph.coordinates.edges import PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import index_symbol, minimum
-from coordgraph.kernel import KernelEditor
+from coordgraph.kernel import KernelEditor, KernelGraph
 from passes.kit.fixup import SLOT, add_workspace
+from passes.kit.tile_work import repeats_main_loop
 
-__all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
+__all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise", "finishes_shares"]
 
 PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
 """Ids of dimensions.
@@ -160,6 +161,14 @@ class Scatter:
             self._each(AwaitPartial(SLOT)),
             For(SHARE, own, shares, peers.symbol, share),
         )
+
+
+def finishes_shares(graph: KernelGraph) -> bool:
+    """Whether each workgroup computes one piece of one tile, and finishes shares of that tile.
+
+    Such a workgroup stores a whole tile only if the tile has no other piece.
+    """
+    return SHARE in graph.coordinates and not repeats_main_loop(graph)
 
 
 def cut_otherwise(c: CoordinateEditor, shares: int) -> None:

@@ -9,7 +9,7 @@ from sympy import Expr, Integer
 from coordgraph import KernelGraph, PassError
 from coordgraph.control.operations import Body, For, Locate, SetCoordinate, accumulates
 
-__all__ = ["TileWork", "accumulation_loop", "depth_is_data"]
+__all__ = ["TileWork", "accumulation_loop", "depth_is_data", "repeats_main_loop"]
 
 
 def accumulation_loop(graph: KernelGraph) -> For:
@@ -33,6 +33,15 @@ def depth_is_data(graph: KernelGraph) -> bool:
     The kernel does so if the groups of a grouped product have different extents along k.
     """
     return graph.coordinates[accumulation_loop(graph).dim].size is None
+
+
+def repeats_main_loop(graph: KernelGraph) -> bool:
+    """Whether a workgroup may compute several output tiles, or pieces of them, one after another.
+
+    It may if a main loop, which multiplies k tiles, is inside another loop.
+    """
+    outside = (op for op in graph.control.operations if isinstance(op, For))
+    return any(accumulates(inner) for loop in outside for op in loop.body for inner in op.walk())
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from passes.choosing.constants import Constants
 from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import iteration, tile_end
 from passes.choosing.plan_table import Flag, Table
+from passes.kit.reduce_scatter import finishes_shares
 from passes.lowering import CONSUMERS
 from passes.simulation.machine import Machine
 
@@ -172,9 +173,15 @@ class _OneKernel(Table):
 
     Args:
         sends: whether workgroups of the kernel send partial sums.
+        finishes: whether a workgroup computes one piece of a tile, and finishes shares of it.
     """
 
     sends: bool = False
+    finishes: bool = False
+
+    @cached_property
+    def shares(self) -> Flag:
+        return np.array([self.finishes])
 
     @cached_property
     def streams(self) -> Flag:
@@ -206,7 +213,7 @@ def _hopper(
     for tiling in graph.tilings:
         extents = dict(zip(("tile_m", "tile_n", "tile_k"), tiling.summed, strict=True))
         columns = {name: np.array([float(v)]) for name, v in (numbers | extents).items()}
-        table = _OneKernel(**columns, schedules=(), sends=sends)
+        table = _OneKernel(**columns, schedules=(), sends=sends, finishes=finishes_shares(graph))
         shape = Shape(table, larger)
         larger = larger or shape
         found.append(_of_shape(table, shape, machine, c, tiling.summed))

@@ -33,7 +33,7 @@ from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tiling
 from passes.base import Pass
-from passes.kit.reduce_scatter import SHARE
+from passes.kit.reduce_scatter import SHARE, finishes_shares
 from passes.lowering.architectures import architecture_of, architectures_with
 from passes.lowering.control import NOTHING, leader, no_epilogue
 from passes.lowering.derived_tables import add_tables
@@ -259,7 +259,8 @@ class LowerToHopper(Pass):
     def _room(self, graph: KernelGraph, divisions: Sequence[Division]) -> SharedRoom:
         """How the shared memory of a workgroup is divided."""
         enough = ENOUGH_STAGES[self.consumers]
-        return SharedRoom(graph, divisions, self.architecture, self.stages, enough)
+        shares = finishes_shares(graph)
+        return SharedRoom(graph, divisions, self.architecture, self.stages, enough, shares)
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """How TMA stores D, for tiles of each shape; empty if threads store D from registers."""

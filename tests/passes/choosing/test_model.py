@@ -82,6 +82,31 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         assert shape.workgroups[0] == prod(cluster)
 
 
+@quick_cases(1)
+@pytest.mark.parametrize("turned", [False, True], ids=["nn", "nt"])
+def test_pieces_of_tiles_leave_out_output_slots_for_one_of_five_stages(turned: bool):
+    """A kernel of which each workgroup computes one piece has no output slots for D where that
+    gives it one of its first five stages; the cost model counts the same stages."""
+    problem, without = Gemm("bf16", m=1000, n=1000, k=60000, transpose_b=turned), 0
+    pieces = "split-k{splits=none,reduction=scatter}"
+    kernels = [t for t in tilings() if t[5] == t[6] == 1]
+    for *tile, m, n, k, _ in kernels[:: 1 + len(kernels) // 60]:
+        size, cluster = (tile[0], tile[1], tile[2]), (m, n, k)
+        plan = Plan(size, cluster, pieces, 30)
+        lowering, graph = lowering_of(plan), plan.graph(replace(problem, m=None, n=None, k=None))
+        divisions = lowering._divisions(graph)
+        stages = lowering._stages(graph, divisions)
+        assert Shape(row(problem, plan)).stages[0] == stages
+        slots = lowering._stages(problem.graph(size), divisions)
+        if lowering._stores(graph, divisions):
+            assert stages == slots
+        else:
+            assert slots < stages
+            assert slots < 5
+            without += 1
+    assert 5 < without < 60
+
+
 @pytest.mark.slow
 def test_small_tiles_are_counted_as_the_lowering_divides_them():
     """The cost model divides small tiles among warpgroups as the lowering does.
