@@ -40,9 +40,9 @@ more shared memory, another output slot of D (a staging buffer) saves more time 
 Ping-pong consumers need more stages because their iterations are shorter."""
 ENOUGH_FOR_PIECES = 5
 """The number of stages that is enough if workgroups finish shares of tiles, which threads store
-from registers. With fewer, D has no output slots where that leaves another stage: five stages
-instead of four were measured to take 3 to 6 % less time, six or seven instead of five or six
-between 1 % less and 1 % more (H200, products with k from 31,000 to 59,000)."""
+from registers. With fewer, D has no output slots where that leaves room for another stage: with
+five stages instead of four, four of five kernels took 2 to 6 % less time and one 1 % more; with
+more than five, times changed by at most 1.5 % (H200, products with k from 31,000 to 59,000)."""
 MOST_OF_LEFT_B = 128
 """Largest number of accumulators of a thread with which whole tiles are stored from registers if B
 is the left operand of wgmma: tiles of 136x256 and 144x256, with 136 and 144, spilled 8 bytes."""
