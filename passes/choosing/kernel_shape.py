@@ -268,7 +268,8 @@ class Shape:
         """Number of pipeline stages that fit in shared memory beside the output slots for D.
 
         A warpgroup has as many output slots (each the buffer of one TMA box of D) as fit without
-        leaving too few stages; see `BoxedStore.all`.
+        leaving too few stages; see `BoxedStore.all`. Plans of which each workgroup finishes shares
+        of a tile have none where that gives one of the first stages; see `SharedRoom.stores`.
 
         Args:
             t: a table with one problem and one plan in each row.
@@ -285,11 +286,10 @@ class Shape:
                 np.minimum(stages, self._enough) == np.minimum(one, self._enough)
             )
             found = np.where(fits, stages, found)
-        # Threads that finish shares of a tile store D from registers; see `SharedRoom.stores`.
         sums = self.rows * self.columns / (self.consumers * WARPGROUP)
-        shares = t.shares & (~left_b | (sums <= MOST_OF_LEFT_B))
+        without = t.finishes_shares & (~left_b | (sums <= MOST_OF_LEFT_B))
         alone = self._stages(t, np.zeros(len(t)))
-        return np.where(shares & (found < np.minimum(alone, ENOUGH_FOR_PIECES)), alone, found)
+        return np.where(without & (found < np.minimum(alone, ENOUGH_FOR_PIECES)), alone, found)
 
     def _stages(self, t: Table, box: Column) -> Column:
         """Number of pipeline stages that fit in shared memory together with the buffers for D.

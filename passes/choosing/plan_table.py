@@ -147,7 +147,7 @@ class Table:
         return self.of_schedule([counter.loops for counter in self.counters]) > 0
 
     @cached_property
-    def shares(self) -> Flag:
+    def finishes_shares(self) -> Flag:
         """For each row, whether workgroups compute one piece of a tile and finish shares of it.
 
         Threads store such shares from registers.

@@ -173,14 +173,14 @@ class _OneKernel(Table):
 
     Args:
         sends: whether workgroups of the kernel send partial sums.
-        finishes: whether a workgroup computes one piece of a tile, and finishes shares of it.
+        finishes: the flag `finishes_shares`.
     """
 
     sends: bool = False
     finishes: bool = False
 
     @cached_property
-    def shares(self) -> Flag:
+    def finishes_shares(self) -> Flag:
         return np.array([self.finishes])
 
     @cached_property

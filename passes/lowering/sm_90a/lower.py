@@ -259,8 +259,8 @@ class LowerToHopper(Pass):
     def _room(self, graph: KernelGraph, divisions: Sequence[Division]) -> SharedRoom:
         """How the shared memory of a workgroup is divided."""
         enough = ENOUGH_STAGES[self.consumers]
-        shares = finishes_shares(graph)
-        return SharedRoom(graph, divisions, self.architecture, self.stages, enough, shares)
+        finishes = finishes_shares(graph)
+        return SharedRoom(graph, divisions, self.architecture, self.stages, enough, finishes)
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """How TMA stores D, for tiles of each shape; empty if threads store D from registers."""

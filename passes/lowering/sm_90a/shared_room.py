@@ -39,13 +39,14 @@ ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 more shared memory, another output slot of D (a staging buffer) saves more time than another stage.
 Ping-pong consumers need more stages because their iterations are shorter."""
 ENOUGH_FOR_PIECES = 5
-"""The number of stages that is enough if workgroups finish shares of tiles, which threads store
-from registers. With fewer, D has no output slots where that leaves room for another stage: with
+"""The number of stages that is enough if each workgroup computes one piece of a tile and finishes
+shares of it. With fewer, D has no output slots where that leaves room for another stage: with
 five stages instead of four, four of five kernels took 2 to 6 % less time and one 1 % more; with
 more than five, times changed by at most 1.5 % (H200, products with k from 31,000 to 59,000)."""
 MOST_OF_LEFT_B = 128
-"""Largest number of accumulators of a thread with which whole tiles are stored from registers if B
-is the left operand of wgmma: tiles of 136x256 and 144x256, with 136 and 144, spilled 8 bytes."""
+"""Output slots are left out for tiles with B as the left operand only if a thread has at most this
+many accumulators: storing whole tiles of 136x256 and 144x256 from registers, with 136 and 144
+accumulators, spilled 8 bytes."""
 BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
 """BARRIER_BYTES: the alignment in bytes of the first tile in shared memory, which the 128-byte
 swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BARRIER_BYTES: number
@@ -64,8 +65,9 @@ class SharedRoom:
         architecture: the architecture, such as `sm_90a`.
         asked: the number of stages for which the lowering is asked; 0 for as many as fit.
         enough: the number of stages beyond which an output slot saves more time than a stage.
-        shares: whether each workgroup computes one piece of one tile, and finishes shares of the
-            tile. It stores a whole tile only if the tile has no other piece.
+        finishes_shares: whether each workgroup computes one piece of one tile, and finishes shares
+            of the tile, which threads store from registers. It stores a whole tile only if the tile
+            has no other piece.
     """
 
     graph: KernelGraph
@@ -73,7 +75,7 @@ class SharedRoom:
     architecture: str
     asked: int
     enough: int
-    shares: bool = False
+    finishes_shares: bool = False
 
     def stores(self, every: Iterable[tuple[BoxedStore, ...]]) -> tuple[BoxedStore, ...]:
         """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
@@ -82,9 +84,9 @@ class SharedRoom:
         most stages for the ring, not counting those beyond `enough`. Boxes of one chunk (8 columns)
         count as one stage fewer: 320x112 tiles took 2 us longer on an H200 with 35 of them per
         warpgroup than with 5 wider ones and one stage fewer. Ties go to the way with the fewest
-        boxes, then to the way with the most slots. Threads that finish shares of tiles store D from
-        registers, so there the slots are left out if that gives one of the first
-        `ENOUGH_FOR_PIECES` stages.
+        boxes, then to the way with the most slots. With `finishes_shares` the slots are left out
+        if that gives one of the first `ENOUGH_FOR_PIECES` stages, unless B is the left operand and
+        a thread has more than `MOST_OF_LEFT_B` accumulators.
 
         Args:
             every: all ways to store D; those with boxes larger than TMA allows are left out.
@@ -99,9 +101,8 @@ class SharedRoom:
         fit = (stores for stores in every if all(store.fits_tma for store in stores))
         best = max(fit, key=score, default=())
         fits = all(not d.swapped or d.accumulators <= MOST_OF_LEFT_B for d in self.divisions)
-        if self.shares and fits and self.stages(best) < min(self.stages(()), ENOUGH_FOR_PIECES):
-            return ()
-        return best
+        most = min(self.stages(()), ENOUGH_FOR_PIECES)
+        return () if self.finishes_shares and fits and self.stages(best) < most else best
 
     def stages(self, stores: Sequence[BoxedStore]) -> int:
         """Number of stages of the ring that fit beside the output slots of `stores`."""

@@ -49,7 +49,7 @@ class Recorded(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_uint) for name in ("grid", "block", "shared", "count")),
-        ("attributes", _Attribute * 2),
+        ("attributes", _Attribute * 3),
         ("stream", ctypes.c_void_p),
         ("arguments", ctypes.c_uint),
         ("sizes", ctypes.c_uint * 128),

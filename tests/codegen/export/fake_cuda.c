@@ -6,7 +6,7 @@ enum { MOST_ARGUMENTS = 128, MOST_MAPS = 16 };
 
 struct {
     unsigned grid, block, shared, count;
-    struct { unsigned id, value[3]; } attributes[2];
+    struct { unsigned id, value[3]; } attributes[3];
     CUstream stream;
     unsigned arguments; /* set by the test: the number of arguments, and the bytes of each */
     unsigned sizes[MOST_ARGUMENTS];

@@ -74,6 +74,12 @@ CASES: dict[str, tuple[Gemm, Pass, str, dict[str, Any]]] = {
         "sm_90a",
         {},
     ),
+    "three launch attributes": (
+        Gemm("bf16", transpose_b=True),
+        StreamK(workgroups=None, reduction="scatter"),
+        "sm_90a",
+        {"cluster_m": 2},
+    ),
     "batch": (Gemm("bf16", transpose_b=True, batched=True), DataParallel(), "sm_90a", {}),
     "gaps": (
         Gemm("bf16", transpose_b=True, leading_dimensions=("A", "B", "C", "D")),
@@ -202,6 +208,7 @@ def test_the_launch_is_that_of_python(name: str, tmp_path: Path, monkeypatch: py
     assert mine.shared == theirs.shared_bytes
     assert mine.stream == theirs.stream == STREAM
     attributes = {a.id: tuple(a.value) for a in mine.attributes[: mine.count]}
+    assert len(attributes) == 3 or name != "three launch attributes"
     assert attributes.keys() == theirs.attributes.keys()
     for number, value in theirs.attributes.items():
         used = 3 if number == CLUSTER_DIMENSION else 1

@@ -86,7 +86,8 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
 @pytest.mark.parametrize("turned", [False, True], ids=["nn", "nt"])
 def test_pieces_of_tiles_leave_out_output_slots_for_one_of_five_stages(turned: bool):
     """A kernel of which each workgroup computes one piece has no output slots for D where that
-    gives it one of its first five stages; the cost model counts the same stages."""
+    gives it one of its first five stages, unless B is the left operand and a thread has more than
+    128 accumulators. The cost model counts the same stages."""
     problem, without = Gemm("bf16", m=1000, n=1000, k=60000, transpose_b=turned), 0
     pieces = "split-k{splits=none,reduction=scatter}"
     kernels = [t for t in tilings() if t[5] == t[6] == 1]
@@ -97,14 +98,17 @@ def test_pieces_of_tiles_leave_out_output_slots_for_one_of_five_stages(turned: b
         divisions = lowering._divisions(graph)
         stages = lowering._stages(graph, divisions)
         assert Shape(row(problem, plan)).stages[0] == stages
-        slots = lowering._stages(problem.graph(size), divisions)
+        with_slots = lowering._stages(problem.graph(size), divisions)
+        most = min(lowering._room(graph, divisions).stages(()), 5)
+        spills = divisions[0].swapped and divisions[0].accumulators > 128
         if lowering._stores(graph, divisions):
-            assert stages == slots
+            assert stages == with_slots
+            assert stages >= most or spills
         else:
-            assert slots < stages
-            assert slots < 5
+            assert with_slots < most <= stages
+            assert not spills
             without += 1
-    assert 5 < without < 60
+    assert 5 < without < len(kernels)
 
 
 @pytest.mark.slow

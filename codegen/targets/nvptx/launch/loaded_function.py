@@ -112,8 +112,9 @@ class Function:
     def _attributes(self) -> list[Any]:
         """The launch attributes: cluster size, cooperative and programmatic dependent launch.
 
-        A kernel may have both: the GPU then starts all its workgroups at once, as soon as there is
-        room for them, and they wait for the earlier launches themselves.
+        A launch may be cooperative and also overlap earlier ones: the GPU then starts all its
+        workgroups at once, as soon as there is room, and the kernel itself waits for the earlier
+        launches.
         """
         found: list[Any] = []
         if self.cluster > 1:
