@@ -52,6 +52,11 @@ def features(
 ) -> dict[str, Column]:
     """Columns on which the error of a predicted time may depend, by name.
 
+    `padded` is the number of elements of all output tiles over that of D; `ctas` the number of CTAs
+    with iterations; `iterations` how many a workgroup has; `read_bytes` the size of A and B;
+    `partial_bytes` that of the partial sums if each CTA sends one. Other columns have the names of
+    their fields in `Table`, `Shape` and `Work`.
+
     Args:
         t: a table with one problem and one plan in each row.
         s: how each plan's tiles are divided among warpgroups, pipeline stages and TMA boxes.
@@ -86,6 +91,26 @@ def features(
         "mma_columns": s.mma_columns,
         "stores": s.stores,
         "odd": s.odd,
+        "m": t.m,
+        "n": t.n,
+        "k": t.k,
+        "m_over_n": t.m / t.n,
+        "read_bytes": t.l * (t.m + t.n) * t.k * t.in_bytes,
+        "tiles_m": s.tiles_m,
+        "tiles_n": s.tiles_n,
+        "padded": s.tiles * t.tile_m * t.tile_n / (t.l * t.m * t.n),
+        "outside": s.outside,
+        "ctas": w.busy * s.workgroups,
+        "waves": s.tiles / w.grid,
+        "iterations": s.depth * s.tiles / w.busy,
+        "left_b": s.left_b,
+        "consumers": s.consumers,
+        "operand_bytes": s.operand_bytes,
+        "asked_bytes": s.asked_bytes,
+        "merged": s.merged,
+        "copies": s.copies,
+        "narrow": s.narrow,
+        "partial_bytes": s.partial_bytes * w.busy * s.workgroups,
     }
 
 

@@ -111,7 +111,8 @@ class Shape:
         """tiles: number of output tiles of the whole batch."""
         self.depth = np.ceil(along(t.k, t.tile_k, t.ragged_k))
         """depth: number of iterations of the main loop for one output tile."""
-        left_b = swapped(self.rows, self.columns, t.turns)
+        left_b = self.left_b = swapped(self.rows, self.columns, t.turns)
+        """left_b: whether B is the left operand of wgmma."""
         left = np.where(left_b, self.columns, self.rows)
         right = np.where(left_b, self.rows, self.columns)
         alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b) * WARPGROUP

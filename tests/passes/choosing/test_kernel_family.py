@@ -57,7 +57,10 @@ def test_a_family_has_no_more_kernels_than_help():
         PROBLEM, DEVICE, (SizeRange((512, 512), (512, 512), (512, 512)),), drawn=2
     )
     (best, *_) = rank(replace(PROBLEM, m=512, n=512, k=512), DEVICE)
-    assert [plan.kernel for plan in found.kernels] == [best.plan.kernel, str(fallback())]
+    first, last = found.kernels
+    # On a single wave of tiles a persistent kernel of the same tile is predicted as fast.
+    assert (first.tile, first.cluster) == (best.plan.tile, best.plan.cluster)
+    assert last.kernel == str(fallback())
     assert found.losses == (0.0, 0.0)
 
 
