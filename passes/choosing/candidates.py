@@ -55,7 +55,8 @@ least LEAST_ROWS rows.
 GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
 MOST_SLIM = 1 << 21
-"""Tiles with the `SLIM_HEIGHTS` (64 columns) are tried if D has at most this many elements."""
+"""Largest number of elements of D for which tiles of 64 columns and the heights in `SLIM_HEIGHTS`
+are tried."""
 BANDS = (4, 8, 16)
 """Heights that are tried for the bands in which `Rasterize` visits tiles, in rows of tiles."""
 TURNS_DEPTH = 1024

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph.elements import DTYPES, ROW_BYTES
-from passes.choosing.plan_table import Column, Flag, Table
+from passes.choosing.plan_table import Column, Table
 from passes.lowering.architectures import architecture_of
 from passes.lowering.multiplying import REGISTER_BYTES
 from passes.lowering.sm_90a.boxes import (
@@ -119,6 +119,9 @@ class Shape:
         single = (t.turns > 1) | (self.rows * self.columns <= alone)
         self.consumers = np.where(single, 1, 2) if larger is None else larger.consumers
         """consumers: number of warpgroups that together multiply the CTA's part of a tile."""
+        workitems = self.consumers * WARPGROUP
+        self._sums = self.rows * self.columns / workitems
+        """_sums: number of accumulators of a consumer's thread."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.twins = left_b & (self.consumers == 2)
@@ -147,7 +150,7 @@ class Shape:
         lines."""
         self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
         """stores: number of TMA boxes in which a warpgroup stores its part of a tile."""
-        self.stages = self._left(t, box, left_b) if larger is None else larger.stages
+        self.stages = self._left(t, box) if larger is None else larger.stages
         """stages: number of pipeline stages; a stage is a buffer for A and B of one iteration."""
         self.asked_bytes = (
             (loaded_m / t.cluster_n + loaded_n / t.cluster_m) * ROW_BYTES * self.units
@@ -177,15 +180,14 @@ class Shape:
         """asks: number of output tiles that need the same element of the larger of A and B."""
         self.partial_bytes = self.rows * self.columns * REGISTER_BYTES
         """partial_bytes: bytes of a CTA's partial sums of one tile."""
-        workitems, registers = self.consumers * WARPGROUP, registers_of(self.consumers * t.turns)
-        sums = self.rows * self.columns / workitems
+        registers = registers_of(self.consumers * t.turns)
         room = np.maximum(self.rows, self.columns) * ROW_BYTES * self.units // REGISTER_BYTES
-        self.steps = steps_of(sums, registers, room, workitems)
+        self.steps = steps_of(self._sums, registers, room, workitems)
         """steps: number of steps in which a CTA reads another workgroup's partial sum of a tile.
 
         The data of one step fit in the registers; see `passes.lowering.sm_90a.partials`.
         """
-        self.shares = np.maximum(sums // VECTOR, 1)
+        self.shares = np.maximum(self._sums // VECTOR, 1)
         """Number of shares into which a `scatter` reduction (reduce-scatter) divides an output
         tile."""
         narrow = np.gcd(in_boxes(self.mma_columns, size).astype(int), row.astype(int))
@@ -265,7 +267,7 @@ class Shape:
         fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (self._stages(t, wide) >= needed)
         return np.where(fits, wide, narrow)
 
-    def _left(self, t: Table, box: Column, left_b: Flag) -> Column:
+    def _left(self, t: Table, box: Column) -> Column:
         """Number of pipeline stages that fit in shared memory beside the output slots for D.
 
         A warpgroup has as many output slots (each the buffer of one TMA box of D) as fit without
@@ -275,7 +277,6 @@ class Shape:
         Args:
             t: a table with one problem and one plan in each row.
             box: number of columns of a TMA box of D.
-            left_b: whether B is the left operand of wgmma.
         """
         found = one = self._stages(t, box)
         prime = np.ones(len(t), bool)
@@ -287,8 +288,7 @@ class Shape:
                 np.minimum(stages, self._enough) == np.minimum(one, self._enough)
             )
             found = np.where(fits, stages, found)
-        sums = self.rows * self.columns / (self.consumers * WARPGROUP)
-        without = t.finishes_shares & (~left_b | (sums <= MOST_OF_LEFT_B))
+        without = t.finishes_shares & (~self.left_b | (self._sums <= MOST_OF_LEFT_B))
         alone = self._stages(t, np.zeros(len(t)))
         return np.where(without & (found < np.minimum(alone, ENOUGH_FOR_PIECES)), alone, found)
 

@@ -108,12 +108,15 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def adjacent_tiles(schedule: Pass) -> bool:
-    """Whether workgroups with adjacent tiles are launched one after another (see `SplitK`)."""
+    """Whether a schedule launches workgroups with adjacent output tiles one after another.
+
+    That is `adjacent=tiles` of `SplitK`.
+    """
     return getattr(schedule, "adjacent", "") == "tiles"
 
 
 def family(schedule: Pass) -> str:
-    """The name of a schedule, followed by words for its options that are not the defaults.
+    """A text for a kind of schedules: its name, and a word for each option that is not the default.
 
     The reduction is left out if it is the default. `least_segment` above 1 adds the words `without
     slivers`, because it excludes short segments of tiles; `k_order=interleaved` adds the word

@@ -142,7 +142,7 @@ def problem_of(row: dict[str, Any]) -> Gemm:
 
 
 def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The measured plans whose times the cost model can predict; the keys are their texts.
+    """The measured plans of which the cost model can predict the time, by the text of the plan.
 
     Args:
         rows: rows of measured times. The entry `plan` of a row is the text of a plan, or the name

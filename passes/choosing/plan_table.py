@@ -117,7 +117,7 @@ class Table:
 
     @cached_property
     def adjacent(self) -> Flag:
-        """For each row, whether workgroups with adjacent tiles are launched one after another."""
+        """For each row, whether workgroups launched one after another have adjacent tiles."""
         return self.of_schedule([adjacent_tiles(schedule) for schedule in self.schedules]) > 0
 
     @cached_property
@@ -148,9 +148,10 @@ class Table:
 
     @cached_property
     def finishes_shares(self) -> Flag:
-        """For each row, whether workgroups compute one piece of a tile and finish shares of it.
+        """For each row, whether a workgroup sums one tile over a part of k, and then stores a part.
 
-        Threads store such shares from registers.
+        This is a reduce-scatter without a loop over tiles. A share (the part of D that a workgroup
+        stores) is stored by threads from registers.
         """
         return (self.fixup == FIXUPS.index("scatter")) & ~self.loops
 

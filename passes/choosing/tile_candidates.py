@@ -227,7 +227,12 @@ def _parts() -> Iterator[tuple[int, int]]:
 
 
 def _left_b(heights: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns) of the listed parts whose number of rows is no multiple of 64."""
+    """Yield (rows, columns) of parts of a tile for which B is the left operand of wgmma.
+
+    Args:
+        heights: for each number of columns, numbers of rows. Multiples of 64 are left out, because
+            A is the left operand there.
+    """
     for columns, several in heights.items():
         yield from ((rows, columns) for rows in several if rows % MMA_M)
 

@@ -164,9 +164,10 @@ class Scatter:
 
 
 def finishes_shares(graph: KernelGraph) -> bool:
-    """Whether each workgroup computes one piece of one tile, and finishes shares of that tile.
+    """Whether a workgroup sums one output tile over a part of k only, and then finishes shares.
 
-    Such a workgroup stores a whole tile only if the tile has no other piece.
+    The share of a tile that a workgroup finishes, it adds up from the partial sums of all
+    workgroups with the tile, and stores. It stores a whole tile only if it is the tile's only one.
     """
     return SHARE in graph.coordinates and not repeats_main_loop(graph)
 

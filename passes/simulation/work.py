@@ -173,7 +173,7 @@ class _OneKernel(Table):
 
     Args:
         sends: whether workgroups of the kernel send partial sums.
-        finishes: the flag `finishes_shares`.
+        finishes: whether `passes.kit.reduce_scatter.finishes_shares` holds for the kernel.
     """
 
     sends: bool = False

@@ -151,9 +151,10 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def _tiles_wait(spec: Spec) -> bool:
-    """Whether every output tile has workgroups of its own, which wait for each other.
+    """Whether the kernel needs at least one resident workgroup for each output tile.
 
-    All of them must be resident at the same time, so such a kernel is launched for few tiles only.
+    In Split-K by grid the workgroups of a tile wait for each other, so all workgroups of the launch
+    must be resident at the same time, and problems may have few tiles only.
     """
     return any(isinstance(p, SplitK) and p.splits is None for p in spec.schedule)
 

@@ -65,9 +65,8 @@ class SharedRoom:
         architecture: the architecture, such as `sm_90a`.
         asked: the number of stages for which the lowering is asked; 0 for as many as fit.
         enough: the number of stages beyond which an output slot saves more time than a stage.
-        finishes_shares: whether each workgroup computes one piece of one tile, and finishes shares
-            of the tile, which threads store from registers. It stores a whole tile only if the tile
-            has no other piece.
+        finishes_shares: see `passes.kit.reduce_scatter.finishes_shares`. Threads store shares of
+            tiles from registers, so output slots would serve only a tile with a single piece.
     """
 
     graph: KernelGraph

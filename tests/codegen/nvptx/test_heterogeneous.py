@@ -255,7 +255,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
             for symbol in op.bytes.free_symbols
         }
         sizes[int(op.bytes.subs(boxes))] = len(boxes)
-    # A tile of 64x64 is a single box of each operand, so its boxes are not counted.
+    # A 64x64 tile has one box of A and one of B, so no coordinate numbers its boxes.
     assert sizes == {2 * 64 * (128 + 256): 2, 2 * 64 * (64 + 64): 0}
 
 

@@ -332,7 +332,8 @@ BOXED = (
     *("144x64x64", "288x64x64@c2x1", "128x96x64", "64x64x64", "352x64x64", "128x256x64"),
     *("256x128x64@c2x2", "216x256x64@c1x2", "64x512x64@c1x8", "120x128x64", "128x128x64"),
 )
-"""Tiles and clusters whose TMA boxes are counted."""
+"""Plans, without their schedules, for which the model's number of TMA boxes is compared with the
+lowering's."""
 
 
 def boxes(plan: Plan, problem: Gemm) -> dict[str, int]:
