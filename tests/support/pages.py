@@ -212,7 +212,7 @@ class Page:
                 case "mermaid" | "":
                     pass
                 case "c":
-                    pass  # C blocks are compiled by tests/codegen/export/test_export.py
+                    pass  # C blocks are compiled by tests/codegen/export/test_exported_files.py
                 case _:
                     raise AssertionError(self._at(block, f"unknown language '{block.language}'"))
             if output is not None and after.language in ("text", "mermaid") and not after.generated:
