@@ -74,7 +74,8 @@ def test_the_first_plans_differ(problem: Gemm):
     ("problem", "better"),
     [
         (DEEP, lambda plan: plan.cluster == (4, 2, 1)),
-        (DEEP, lambda plan: plan.cluster == (2, 1, 1)),
+        (DEEP, lambda plan: plan.cluster == (2, 2, 1)),
+        (DEEP, lambda plan: plan.cluster == (8, 1, 1)),
         (DEEP, lambda plan: "scatter" in plan.pipeline),
         (WIDE, lambda plan: plan.tile[:2] == (256, 192)),
         (WIDE, lambda plan: plan.cluster == (1, 1, 1)),
@@ -84,11 +85,13 @@ def test_the_first_plans_differ(problem: Gemm):
 def test_a_kind_of_plan_that_is_faster_than_predicted_is_found(
     problem: Gemm, better: Callable[[Plan], bool]
 ):
-    """If the plans of one kind are 15 % faster than predicted, the search still finds a good plan.
+    """If the plans of one kind are 8 % faster than predicted, the search still finds a good plan.
 
-    The plan takes at most 1 % longer than the fastest of the 400 plans predicted to be the best.
+    8 % is twice the standard deviation that the search assumes for the error that plans with the
+    same cluster share. The plan takes at most 1 % longer than the fastest of the 400 plans
+    predicted to be the best.
     """
-    device = Device(problem, lambda plan: 0.85 if better(plan) else 1.0)
+    device = Device(problem, lambda plan: 0.92 if better(plan) else 1.0)
     found = device.search()
     near = np.argsort(device.predicted)[:400]
     plans = [device.table.plan(int(row)) for row in near]
