@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import sys
 
@@ -28,7 +29,11 @@ def overview() -> str:
 
 
 def main() -> None:
-    """Run the measure named by the first argument, with the remaining arguments."""
+    """Run the measure named by the first argument, with the remaining arguments.
+
+    If a measure hangs, `kill -ABRT` ends it and prints where: on a kernel that never ends, say.
+    """
+    faulthandler.enable()
     words = sys.argv[1:]
     if words and words[0] in ("-h", "--help"):
         print(overview())
