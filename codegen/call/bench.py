@@ -29,15 +29,16 @@ COLD_BYTES, MOST_SETS = 192 << 20, 8
 """COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
 L2 cache holds none of them. MOST_SETS: largest number of copies."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""Before each sample, FLUSH_BYTES bytes of GPU memory are written FLUSHES times. The writes keep
-the GPU busy while the host enqueues the launches of the sample."""
-SAMPLE_SECONDS, MOST_LAUNCHES = 1e-3, 16
-"""A sample has as many launches as take SAMPLE_SECONDS seconds together, at most MOST_LAUNCHES."""
-SUSTAINED_SECONDS, HOST_SECONDS, MOST_SUSTAINED = 1.2e-2, 1.2e-5, 800
+"""Before each sample of a short kernel, FLUSH_BYTES bytes of GPU memory are written FLUSHES times,
+and once before each other sample. The writes keep the GPU busy while the host enqueues launches."""
+SAMPLE_SECONDS, HOST_SECONDS, MOST_LAUNCHES = 3e-3, 1.2e-5, 16
+"""A sample has as many launches as take SAMPLE_SECONDS seconds together. Kernels that take less
+than HOST_SECONDS seconds have at most MOST_LAUNCHES launches, since the host cannot enqueue more of
+them fast enough to keep the GPU busy."""
+SUSTAINED_SECONDS, MOST_SUSTAINED = 1.2e-2, 800
 """A sample under load has as many launches as take SUSTAINED_SECONDS seconds together, at most
 MOST_SUSTAINED: the GPU is then so busy that the power limit lowers its clock rate. Kernels that
-take less than HOST_SECONDS seconds have no samples under load, since the host cannot enqueue
-launches fast enough to keep the GPU busy."""
+take less than HOST_SECONDS seconds have no samples under load."""
 TOLERANCE = 2e-2
 """The largest accepted difference between a plan's D and the D of the first plan, relative to the
 largest element of the first plan's D."""
@@ -176,9 +177,10 @@ class Bench:
     def sample(self, plan: Plan) -> float:
         """Mean seconds of one launch, over launches that follow each other; call `start` first."""
         seconds = self.started[plan][1]
-        return self._sample(
-            plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
-        )
+        count = max(int(SAMPLE_SECONDS / seconds), 2)
+        if seconds < HOST_SECONDS:
+            return self._sample(plan, min(count, MOST_LAUNCHES), FLUSHES)
+        return self._sample(plan, count, 1)
 
     def sample_under_load(self, plan: Plan, sample_seconds: float = SUSTAINED_SECONDS) -> float:
         """Mean seconds of one launch at the clock rate that the GPU has under load.

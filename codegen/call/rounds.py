@@ -3,24 +3,32 @@
 Clock rates drift while plans are measured. So the plans of a group are sampled in turn, together
 with the fastest plan of earlier groups. The times of the group are multiplied by that plan's
 earlier time divided by its new time, so that they can be compared with the times of earlier groups.
+While the kernels of a group are compiled, the GPU rests and its clock rate rises. Under load, when
+the power limit lowers the clock rate, another plan may be the fastest. So the GPU is put under load
+before each group.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from math import inf, isfinite
 
 from passes.choosing import Plan
 
-__all__ = ["Rounds"]
+__all__ = ["HEAT_SECONDS", "Rounds"]
 
 SCREENED, REPEATS, CLOSE = 2, 6, 1.08
 """Every plan of a group is sampled SCREENED times; plans whose median is at most CLOSE times the
 shortest median are sampled REPEATS more times."""
 FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 4, 12, 1.05
 """At the end the fastest plan is sampled FINAL_REPEATS times, in turn with up to FINALISTS - 1
-other plans that take at most FINAL_CLOSE times as long."""
+other plans that take at most FINAL_CLOSE times as long, and with the plan that was measured first,
+which is the one that is used without tuning."""
+HEAT_SECONDS = 0.15
+"""For how long tuning puts the GPU under load before the plans of a group are sampled."""
 WARMING = 3
 """Number of first samples of each finalist that are dropped, until the GPU has its clock rate under
 load."""
@@ -32,13 +40,21 @@ class Rounds:
     Args:
         sample: the function that returns the seconds of one launch of a plan.
         final_sample: a function like `sample` with more launches, for the fastest plans at the end.
+        heat_seconds: for how long plans run by `final_sample` before each group.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(
-        self, sample: Callable[[Plan], float], final_sample: Callable[[Plan], float] | None = None
+        self,
+        sample: Callable[[Plan], float],
+        final_sample: Callable[[Plan], float] | None = None,
+        *,
+        heat_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sample = sample
         self.final_sample = final_sample or sample
+        self.heat_seconds, self.clock = heat_seconds, clock
         self.seconds: dict[Plan, float] = {}
         """The seconds of each measured plan, corrected for the drift of clock rates."""
 
@@ -48,6 +64,11 @@ class Rounds:
             return []
         fastest = min(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
         together = [*plans, *([fastest] if fastest and fastest not in plans else [])]
+        until = self.clock() + self.heat_seconds
+        for plan in cycle(together):
+            if self.clock() >= until:
+                break
+            self.final_sample(plan)
         medians = _medians(self.sample, together, SCREENED)
         medians |= _medians(self.sample, _close(medians, CLOSE), REPEATS)
         drift = 1.0 if fastest is None else self.seconds[fastest] / medians[fastest]
@@ -58,6 +79,9 @@ class Rounds:
     def final(self) -> dict[Plan, float]:
         """Sample the fastest plans again, more often; return the seconds of every plan."""
         close = _close(self.seconds, FINAL_CLOSE)[:FINALISTS]
+        first = next(iter(self.seconds), None)
+        if first is not None and first not in close and isfinite(self.seconds[first]):
+            close.append(first)
         if len(close) < 2:
             return dict(self.seconds)
         _medians(self.final_sample, close, WARMING)

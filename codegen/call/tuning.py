@@ -14,7 +14,7 @@ from codegen.call.compile_workers import CompileWorkers
 from codegen.call.measured import remember, remembered
 from codegen.call.progress import Advance, progress
 from codegen.call.request import PlanRequest
-from codegen.call.rounds import Rounds
+from codegen.call.rounds import HEAT_SECONDS, Rounds
 from codegen.call.views import TensorView
 from coordgraph import CodegenError, CoordGraphError, LaunchError
 from passes.choosing import Plan
@@ -81,7 +81,7 @@ def find_fastest(
         LaunchError: a plan gives a wrong result.
         CodegenError: no plan can be built.
     """
-    rounds = Rounds(bench.sample, bench.sample_under_load)
+    rounds = Rounds(bench.sample, bench.sample_under_load, heat_seconds=HEAT_SECONDS)
 
     def measure(plans: Sequence[Plan]) -> list[float]:
         advance("compiling", len(rounds.seconds), MOST_MEASURED)

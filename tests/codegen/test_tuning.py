@@ -15,7 +15,7 @@ from codegen.call import compile_workers, tuning
 from codegen.call.bench import other_operands
 from codegen.call.compile_workers import CompileWorkers
 from codegen.call.request import PlanRequest
-from codegen.call.rounds import FINAL_REPEATS, REPEATS, SCREENED, Rounds
+from codegen.call.rounds import FINAL_REPEATS, REPEATS, SCREENED, WARMING, Rounds
 from coordgraph import CodegenError, CoordGraphError, Gemm
 from coordgraph.epilogue import epilogue
 from passes.choosing import Plan, rank
@@ -75,7 +75,8 @@ def test_the_fastest_plans_are_sampled_again():
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found.keys() == set(PLANS)
-    assert clock.samples[PLANS[0]] == SCREENED
+    assert clock.samples[PLANS[1]] == SCREENED
+    assert clock.samples[PLANS[0]] == SCREENED + WARMING + FINAL_REPEATS  # it was measured first
     assert FINAL_REPEATS > REPEATS
 
 
@@ -95,6 +96,40 @@ def test_under_load_another_plan_may_be_the_fastest():
     # slowdown of the plans that were measured under load.
     assert 2e-5 < found[PLANS[5]] < 2.2e-5
     assert clock.count == 0
+
+
+def test_the_first_plan_is_measured_under_load_even_if_it_was_slower_before():
+    """The first plan is the one that is used without tuning, so tuning must not end behind it."""
+
+    def loaded(plan: Plan) -> float:
+        return 1e-5 if plan == PLANS[5] else 2e-5
+
+    rounds = Rounds(Clock.seconds, loaded)
+    rounds.measure(PLANS[::-1])
+    assert rounds.seconds[PLANS[5]] > 1.2 * rounds.seconds[PLANS[3]]
+    found = rounds.final()
+    assert min(found, key=found.__getitem__) == PLANS[5]
+    assert found[PLANS[5]] == 1e-5
+
+
+def test_plans_run_under_load_before_a_group_is_sampled():
+    seen: list[tuple[str, Plan]] = []
+    now = 0.0
+
+    def loaded(plan: Plan) -> float:
+        nonlocal now
+        now += 0.04
+        seen.append(("loaded", plan))
+        return 1e-5
+
+    def sampled(plan: Plan) -> float:
+        seen.append(("sampled", plan))
+        return Clock.seconds(plan)
+
+    Rounds(sampled, loaded, heat_seconds=0.1, clock=lambda: now).measure(PLANS[:2])
+    wanted = [("loaded", PLANS[0]), ("loaded", PLANS[1]), ("loaded", PLANS[0])]
+    assert seen[:4] == [*wanted, ("sampled", PLANS[0])]
+    assert {what for what, _ in seen[3:]} == {"sampled"}
 
 
 class Bench:
