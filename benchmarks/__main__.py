@@ -29,11 +29,7 @@ def overview() -> str:
 
 
 def main() -> None:
-    """Run the measure named by the first argument, with the remaining arguments.
-
-    If a measure hangs, `kill -ABRT` ends it and prints where: on a kernel that never ends, say.
-    """
-    faulthandler.enable()
+    """Run the measure named by the first argument, with the remaining arguments."""
     words = sys.argv[1:]
     if words and words[0] in ("-h", "--help"):
         print(overview())
@@ -55,4 +51,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # if a measure hangs, `kill -ABRT` ends it and prints where
     main()

@@ -402,9 +402,9 @@ class GemmProblem:
 
     @property
     def strided_batches(self) -> tuple[str, ...]:
-        """The names of tensors with one matrix per product whose stride is a launch argument.
+        """The names of tensors that have one matrix per product, at a distance from each other.
 
-        The stride is the number of elements from one matrix to the next.
+        The distance, in elements, is a launch argument.
         """
         apart = self.batched_tensors if self.batched else ""
         apart = apart if self.epilogue.stores_d else apart.replace("D", "")

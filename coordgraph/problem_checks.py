@@ -171,7 +171,7 @@ def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
         if given and (gemm.diagonal or (gemm.grouped and field == "transposed_operands")):
             raise VerifyError(
                 f"Gemm: {field}={given!r} cannot be used with grouped=True and group_axis="
-                f"{gemm.group_axis}; leave it out"
+                f"{gemm.group_axis}; leave {field} out"
             )
         found[field] = tuple(name for name in known if name in given)
     for name in found["element_steps"]:

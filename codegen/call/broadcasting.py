@@ -153,8 +153,8 @@ def _broadcast(one: Shape, other: Shape, a: Shape, b: Shape) -> Shape:
     for x, y in pairs:
         if x != y and 1 not in (x, y):
             raise LaunchError(
-                f"a is {shape_text(a)} and b is {shape_text(b)}: of their batch axes, {x} "
-                f"and {y} differ and neither is 1; pass arrays whose batch axes are equal or 1"
+                f"a is {shape_text(a)} and b is {shape_text(b)}: the batch extents {x} and {y} "
+                "differ and neither is 1; pass arrays whose batch extents are equal or 1"
             )
         found.append(y if x == 1 else x)
     return tuple(found)

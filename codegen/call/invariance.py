@@ -48,9 +48,9 @@ def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> No
     name = next(x for x in "AB" if alignment_of(views[x]) == request.alignment)
     raise LaunchError(
         f"the address of {LABELS[name]}, or the distance of its matrices, is only a multiple of "
-        f"{request.alignment} bytes, while rows of a and b are multiples of {rows} bytes; other "
-        "instructions would multiply than for other arrays of these n and k: with invariant=True "
-        f"pass a contiguous copy of {LABELS[name]}"
+        f"{request.alignment} bytes, while rows of a and b are multiples of {rows} bytes; with "
+        "invariant=True all products of these n and k must use the same instructions, but these "
+        f"arrays would need others; pass a contiguous copy of {LABELS[name]}"
     )
 
 

@@ -91,7 +91,11 @@ def joined_parts(
 
 
 def _check_like(first: TensorView, name: str, view: TensorView) -> None:
-    """Raise LaunchError unless an array of a tuple has the layout of the first array."""
+    """Raise LaunchError unless an array of a tuple is like the first one.
+
+    Both must have the same shape, element type, device and strides; strides of axes of length 1 are
+    ignored.
+    """
     for what in ("shape", "dtype", "device"):
         one, other = getattr(first, what), getattr(view, what)
         if one != other:

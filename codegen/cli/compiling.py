@@ -173,7 +173,7 @@ def _possible(wanted: list[Emit], target: str) -> None:
     for kind in wanted:
         if kind in (Emit.PTX, Emit.SASS) and not gpu:
             raise CodegenError(
-                f"there is no {kind.value} for '{target}'; choose --target sm_80 or later"
+                f"there is no {kind.value} for '{target}'; choose a GPU, such as --target sm_80"
             )
         if kind is Emit.ASM and target != "cpu":
             raise CodegenError(

@@ -101,7 +101,8 @@ def _graphs(
             )
         if scheduling.workgroups is not None:
             raise typer.BadParameter(
-                "--workgroups has no effect on two given graphs; leave it out, or give --pass"
+                "--workgroups has no effect on two given graphs; leave it out, or give one graph "
+                "and --pass"
             )
         first, second = map(read_graph, files)
         return first, second

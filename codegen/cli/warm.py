@@ -227,7 +227,7 @@ def warm_command(
 
 
 def _data(found: Warmed) -> dict[str, Any]:
-    """What was built, as plain data for JSON."""
+    """Built kernels, ranges of sizes, predicted loss and refused plans, as a dict for JSON."""
     return {
         **({"kind": found.kind} if found.kind else {}),
         "kernels": [plan.kernel for plan in found.kernels],

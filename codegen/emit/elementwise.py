@@ -216,7 +216,9 @@ def _check(method: str, kind: str, *arguments: Any) -> None:
             kind.
     """
     if kind not in KINDS:
-        raise CodegenError(f"emit.{method}: '{kind}' is no kind; choose one of {', '.join(KINDS)}")
+        raise CodegenError(
+            f"emit.{method}: '{kind}' is not a known kind; choose one of {', '.join(KINDS)}"
+        )
     for argument in arguments:
         found = getattr(argument, "type", None)
         if found is None:

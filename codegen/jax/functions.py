@@ -134,9 +134,9 @@ def matmul(
 
 
 def _default_type(factors: Any) -> Any:
-    """The default element type of D: i32 for integers, else `factors`.
+    """The default element type of D for the element type `factors` of A and B.
 
-    `factors` is the element type of A and B.
+    It is `factors` for floats of 16 bits or more, else that of the accumulator (i32 for integers).
     """
     return numpy_dtype(dtype(element_type(factors) or "").result)
 

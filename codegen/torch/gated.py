@@ -95,8 +95,8 @@ def _check_shapes(input: Tensor, weight: Any, bias: Tensor | None, offs: Tensor 
         raise LaunchError("input has no axes, but (…, k) is needed; pass at least a vector of k")
     if offs is not None and input.dim() != 2:
         raise LaunchError(
-            f"input is {tuple(input.shape)}, but with offs m x k is needed; pass the rows of all "
-            "groups as one matrix, as by input.flatten(0, -2)"
+            f"input is {tuple(input.shape)}, but with offs one matrix of m x k is needed; pass the "
+            "rows of all groups as one matrix, as by input.flatten(0, -2)"
         )
     if offs is None and weight.dim() == 3:
         raise LaunchError(

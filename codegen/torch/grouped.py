@@ -101,8 +101,8 @@ def check_ends(ends: Tensor, **factors: Tensor) -> None:
             )
         if x.dim() == 3 and x.shape[0] != ends.shape[0]:
             raise LaunchError(
-                f"{name} has {x.shape[0]} matrices, but offs ends {ends.shape[0]} groups; pass one "
-                "entry of offs for each matrix"
+                f"{name} has {x.shape[0]} matrices, but offs has {ends.shape[0]} entries, one for "
+                "the end of each group; pass one entry for each matrix"
             )
 
 

@@ -87,8 +87,8 @@ def scaled_mm(
     axes = tuple(contraction_dim) if isinstance(contraction_dim, Sequence) else contraction_dim
     if axes not in ((), (1, 0), (1, -2), (-1, 0), (-1, -2)):
         raise LaunchError(
-            f"contraction_dim = {axes}, but kernels multiply columns of mat_a by rows of mat_b; "
-            "leave contraction_dim out, and transpose a matrix by .t()"
+            f"contraction_dim = {axes}, but kernels sum over the last axis of mat_a and the first "
+            "axis of mat_b; leave contraction_dim out, and transpose a matrix by .t() if needed"
         )
     if mat_a.dim() != 2 or mat_b.dim() != 2:
         raise LaunchError(

@@ -163,9 +163,10 @@ class NumericBounds:
     ) -> _Result:
         """Return `cache[target]`; if it is missing, compute it with `find()` first.
 
-        `provisional()` is returned, and not cached, if `find()` asks for the same target again
-        (bounds of symbols may depend on each other), or if the recursion is `MOST_NESTED` deep.
-        Threads may share a prover: they compute the same result.
+        The value of `provisional()` is returned, and not cached, if `find()` asks for the same
+        target again (bounds of symbols may depend on each other), or if the recursion is
+        `MOST_NESTED` deep.
+        Threads may share a prover; if two of them compute the same target, the results are equal.
         """
         if target in cache:
             return cache[target]

@@ -297,8 +297,8 @@ class Loop:
 class DynamicLoop:
     """A step that executes the loop `for (index = start; index < stop; index = following)`.
 
-    A `Work` step in the body, whose operation is a `TakeTicket`, sets the variable at the position
-    `following`.
+    A `Work` step in the body, whose operation is a `TakeTicket`, stores the next index at the
+    position `self.following` of the environment.
     """
 
     def __init__(self, program: Whole, node: Node, body: tuple[Step, ...]) -> None:

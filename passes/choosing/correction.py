@@ -144,10 +144,12 @@ class Tree:
         """
         parts = [part.split(",") for part in text.split()]
         if len(parts) != 3:
-            raise ValueError(f"{text[:40]!r} is no tree: it has no three lists")
+            raise ValueError(
+                f"{text[:40]!r} is not a tree: it does not have three lists (names, limits, values)"
+            )
         names, limits, values = parts
         if len(names) != len(limits) or len(values) != 1 << len(names):
-            raise ValueError(f"{text[:40]!r} is no tree: 2^d values must follow d conditions")
+            raise ValueError(f"{text[:40]!r} is not a tree: d conditions need 2^d values")
         return cls(tuple(names), tuple(map(float, limits)), tuple(map(int, values)))
 
 

@@ -117,12 +117,13 @@ class MainLoops:
 
     @property
     def requests(self) -> tuple[NDArray[Any], ...]:
-        """What the main loops read and store, as columns with an element for each main loop.
+        """What each main loop reads and stores: arrays with an entry for each main loop.
 
-        The columns: the indices of the first panel of A and of B (the part that one row or column
+        The arrays: the indices of the first panel of A and of B (the part that one row or column
         of output tiles reads); how many panels of A and of B are read; the first k tile and the one
         after the last; and, per k tile, the bytes of A and of B requested from the L2 cache, the
-        bytes of A and of B read from DRAM without the cache, and the bytes of D stored.
+        bytes of A and of B that would be read from DRAM if there were no L2 cache, and the
+        bytes of D stored.
         """
         return (
             *(self.panel_a, self.panel_b, self.span_a, self.span_b),

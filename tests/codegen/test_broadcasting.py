@@ -62,7 +62,7 @@ def test_an_out_is_written_in_place():
 @pytest.mark.parametrize(
     ("a", "b", "options", "message"),
     [
-        ((2, 3, 4, 5), (3, 2, 5, 6), {}, "of their batch axes, 2 and 3 differ and neither is 1"),
+        ((2, 3, 4, 5), (3, 2, 5, 6), {}, "the batch extents 2 and 3 differ and neither is 1"),
         ((), (5, 6), {}, "a has shape a scalar; a matrix is needed"),
         ((5,), (5, 6), {"transpose_a": True}, "transpose_a = True, but a is a vector"),
         ((4, 5), (5,), {"transpose_b": True}, "transpose_b = True, but b is a vector"),

@@ -174,7 +174,7 @@ class CudaKernel(Kernel):
         return self._builder.variant(self._aligned(alignment), reads_c=reads_c)
 
     def _aligned(self, alignment: int) -> Alignment:
-        """The `Alignment` of tensors whose addresses and strides are multiples of `alignment`."""
+        """The `Alignment` of tensors: addresses and strides are multiples of `alignment` bytes."""
         widest = self._builder.aligned.vectors
         return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 

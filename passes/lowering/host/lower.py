@@ -86,8 +86,9 @@ class LowerToHost(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         """Why this pass cannot lower the graph; None if it can.
 
-        The pass refuses a wrong width or number of vector registers, graphs that were lowered to a
-        GPU, and tiles whose buffers are too large.
+        The pass refuses too few vector registers, a width of them that is no power of two or less
+        than an accumulator element, graphs that were lowered to a GPU, and tiles whose buffers are
+        too large.
         """
         bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
         if bits < element or bits & (bits - 1):

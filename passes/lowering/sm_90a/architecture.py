@@ -21,7 +21,9 @@ __all__ = ["WGMMA", "Wgmma"]
 
 
 class Wgmma(Lowering):
-    """Lowering to TMA and wgmma; addresses and rows of A and B must be multiples of 16 bytes.
+    """Lowering to TMA and wgmma.
+
+    Addresses of A and B and distances between their rows must be multiples of 16 bytes.
 
     A kernel that can read C needs registers for C, so some large tiles can be lowered only to a
     kernel without C. Therefore kernels with and without C are different variants.

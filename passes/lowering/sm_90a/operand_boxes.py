@@ -119,11 +119,13 @@ class OperandBoxes:
     def _boxes(self, room_bytes: int, large: str | None) -> tuple[int, int]:
         """Choose the width and the number of TMA boxes that are loaded in one step of the ring.
 
-        A box is as wide as fits in a stage; then a step has as many boxes as fit in a stage.
+        Rows of a box have at most `ROW_BYTES` bytes, unless rows would be very short: then a box
+        has the whole width. A box is halved until it fits in a stage, but not below rows of
+        `LEAST_ROW_BYTES` bytes. A step then has as many boxes as fit in a stage.
 
         Args:
             room_bytes: number of bytes of a stage.
-            large: the operand along m and n; None if only a vector is loaded.
+            large: the name of the operand that is as large as D; None if only vectors are loaded.
 
         Returns:
             (number of columns of a box, number of boxes of a warpgroup in one step); the number of

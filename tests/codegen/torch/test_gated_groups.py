@@ -380,7 +380,7 @@ def test_refusals(torch: Any, make: Make):
         cgt.swiglu(x, weight[0], offs=offs)
     with pytest.raises(LaunchError, match=r"with offs groups x 2n x k is needed; join both"):
         cgt.swiglu(x, weight[:, :7], offs=offs)
-    with pytest.raises(LaunchError, match=r"with offs m x k is needed; pass the rows of all"):
+    with pytest.raises(LaunchError, match=r"with offs one matrix of m x k is needed; pass the rows"):
         cgt.swiglu(x.unsqueeze(0), weight, offs=offs)
     with pytest.raises(LaunchError, match="k would be 4 and 5; pass a weight of n x k"):
         cgt.swiglu(x[:, :4], weight, offs=offs)
@@ -390,7 +390,7 @@ def test_refusals(torch: Any, make: Make):
         cgt.swiglu(x, weight, bias[0], offs=offs)
     with pytest.raises(LaunchError, match=r"torch\.int64, but a vector of torch\.int32"):
         cgt.swiglu(x, weight, offs=offs.long())
-    with pytest.raises(LaunchError, match="weight has 3 matrices, but offs ends 2 groups; pass"):
+    with pytest.raises(LaunchError, match="weight has 3 matrices, but offs has 2 entries, one for"):
         cgt.swiglu(x, weight, offs=offs[:2])
     with pytest.raises(LaunchError, match="offs lies on meta and input on cpu; move them"):
         cgt.swiglu(x, weight, offs=offs.to("meta"))

@@ -99,7 +99,7 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
         ),
         (
             lambda emit, kind, a: emit.add("f16", a, a),
-            "emit.add: 'f16' is no kind; choose one of f32, f64, i32, bool",
+            "emit.add: 'f16' is not a known kind; choose one of f32, f64, i32, bool",
         ),
         (
             lambda emit, kind, a: emit.mul("f64", a, a),

@@ -50,9 +50,9 @@ def test_the_text_of_a_tree_is_parsed_back(tree: Tree):
 
 
 def test_a_text_that_is_no_tree_is_refused():
-    with pytest.raises(ValueError, match=r"2\^d values must follow d conditions"):
+    with pytest.raises(ValueError, match=r"d conditions need 2\^d values"):
         Tree.parse("depth,tiles 1,2 3,4,5")
-    with pytest.raises(ValueError, match="is no tree: it has no three lists"):
+    with pytest.raises(ValueError, match="is not a tree: it does not have three lists"):
         Tree.parse("depth 1")
 
 
