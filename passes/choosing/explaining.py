@@ -184,7 +184,9 @@ def explain(
     if isinstance(device, GpuFigures):
         ranked = mma_sync_ranked(problem, device, count, batches=batches, reads_c=reads_c)
     else:
-        ranked = rank(problem, device, count, batches=batches, reads_c=reads_c, order=order)
+        ranked = rank(
+            problem, device, count, batches=batches, reads_c=reads_c, order=order, nearest=False
+        )
     listed = tuple(islice((c for c in ranked if c.terms), count))
     return Explanation(problem, device, listed, tuple(rivals.items()), reads_c, batches)
 
@@ -205,7 +207,7 @@ def every_choice(
     """
     if isinstance(device, GpuFigures):
         return mma_sync_choices(problem, device, batches=batches, reads_c=reads_c)
-    return choices(problem, device, batches=batches, reads_c=reads_c, order=order)
+    return choices(problem, device, batches=batches, reads_c=reads_c, order=order, nearest=False)
 
 
 def origin(device: Constants | GpuFigures) -> str:

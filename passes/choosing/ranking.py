@@ -92,6 +92,7 @@ def choices(
     large_clusters: bool = False,
     among: Kernels | None = None,
     order: SummationOrder | None = None,
+    nearest: bool = True,
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem, in the order of predicted times.
 
@@ -106,6 +107,8 @@ def choices(
             chooses them; see `candidates`.
         among: the kernels to which the plans are limited; None sets no limit.
         order: the order of additions along k that the plans must have; None sets no limit.
+        nearest: whether to correct predicted times only where a plan can be the fastest; see
+            `passes.choosing.model.cost`.
 
     Raises:
         VerifyError: m, n or k has no value.
@@ -123,7 +126,7 @@ def choices(
     )
     if not len(table):
         return
-    found = cost(table, device, nearest=True)
+    found = cost(table, device, nearest=nearest)
     for row in _ascending(found.total):
         terms = found.row(row)
         yield Choice(table.plan(row), terms.pop("total"), terms)
@@ -149,6 +152,7 @@ def rank(
     reads_c: bool = False,
     among: Kernels | None = None,
     order: SummationOrder | None = None,
+    nearest: bool = True,
 ) -> tuple[Choice, ...]:
     """The plans for a problem with the shortest predicted times, the best first.
 
@@ -162,8 +166,10 @@ def rank(
         reads_c: whether the epilogue reads C; large tiles leave no registers for elements of C.
         among: the kernels to which the plans are limited; None sets no limit.
         order: the order of additions along k that the plans must have; None sets no limit.
+        nearest: whether to correct predicted times only where a plan can be the fastest, which
+            takes less time. The first plan is the same either way; later ones may differ.
     """
-    limits: dict[str, Any] = {"among": among, "order": order}
+    limits: dict[str, Any] = {"among": among, "order": order, "nearest": nearest}
     return tuple(ranked(problem, device, count, batches=batches, reads_c=reads_c, **limits))
 
 
@@ -176,11 +182,13 @@ def ranked(
     reads_c: bool = False,
     among: Kernels | None = None,
     order: SummationOrder | None = None,
+    nearest: bool = True,
 ) -> Iterator[Choice]:
     """Yield the plans that `rank` returns; a plan is computed when a caller first asks for it."""
     device = device or constants_of()
     # Schedules may be registered between calls, so they are a part of the cache key.
-    known = _ranking(problem, device, count, batches, reads_c, among, order, chosen_schedules())
+    given = problem, device, count, batches, reads_c, among, order, nearest
+    known = _ranking(*given, chosen_schedules())
     return iter(known)
 
 
@@ -219,10 +227,11 @@ def _ranking(
     reads_c: bool,
     among: Kernels | None,
     order: SummationOrder | None,
+    nearest: bool,
     schedules: tuple[Pass, ...],
 ) -> _Ranking:
     """The cached `_Ranking` for these arguments; `schedules` is only a part of the cache key."""
-    limits: dict[str, Any] = {"among": among, "order": order}
+    limits: dict[str, Any] = {"among": among, "order": order, "nearest": nearest}
     found = choices(problem, device, batches=batches, reads_c=reads_c, **limits)
     spare = partial(_spare, problem, order)
     made = _Ranking(_dissimilar(found, count, spare))

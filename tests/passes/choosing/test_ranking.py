@@ -19,6 +19,7 @@ from passes.choosing.fixed_rules import host_plan, instructions_plan
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 
+H200 = constants_of()
 SIZES = [(4096, 4096, 4096), (16, 8192, 8192), (1, 1, 1), (512, 512, 65536), (100352, 64, 576)]
 
 
@@ -188,6 +189,19 @@ def test_the_explanation_names_the_best_of_every_other_kind():
     for words, rival in found.rivals:
         named = f"The best with {words}, {rival.plan}, would take" in str(found)
         assert named == (rival.plan.schedule.name != found.best.plan.schedule.name)
+
+
+@pytest.mark.parametrize("size", [(288, 1184, 3824), (144, 1368, 2720)])
+def test_every_explained_time_has_its_correction(size: tuple[int, int, int]):
+    """A choice corrects only plans that may win; an explanation compares plans that lose, too."""
+    one = problem(*size)
+    found = explain(one)
+    shown = [*found.choices, *(rival for _, rival in found.rivals)]
+    table = Table.of((one, choice.plan) for choice in shown)
+    assert [choice.seconds for choice in shown] == pytest.approx(list(cost(table, H200).total))
+    for _, rival in found.rivals:
+        same = (c for c in choices(one, nearest=False) if c.plan.family == rival.plan.family)
+        assert next(same) == rival
 
 
 @pytest.mark.slow
