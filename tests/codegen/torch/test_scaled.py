@@ -147,7 +147,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "scale_a is a float, but a tensor is needed": {"scale_a": 0.5},
     "scale_a is None, but a tensor is needed": {"scale_a": [None]},
     "mat_a is a ndarray, but a tensor is needed": {"mat_a": lambda torch: torch.ones(8).numpy()},
-    "contraction_dim = 1, but kernels multiply columns": {"contraction_dim": 1},
+    "contraction_dim = 1, but kernels sum over the last axis": {"contraction_dim": 1},
     "scale_b has 2 tensors, but": {"scale_b": lambda torch: [torch.ones(12), torch.ones(12)]},
     "scale_a holds torch.float16; convert it": {"scale_a": lambda torch: torch.ones(8).half()},
     "both must hold one type, torch.float8_e4m3fn or torch.float8_e5m2; .*two types": {
