@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from passes.choosing.counting import Column
+from passes.choosing.device_names import matching
 
 __all__ = [
     "FITTED",
@@ -350,11 +351,13 @@ def constants_of(device: str = MEASURED, processors: int | None = None) -> Const
     the same.
 
     Args:
-        device: name of the device, as the driver reports it.
+        device: name of the device, as the driver reports it, or a short one such as `H100`.
         processors: number of SMs; None uses the number in the file. A partition of a device has
             fewer SMs than its file says.
     """
     known = known_devices()
+    if device not in known:
+        device = matching(device, known) or device
     found = known.get(device, known[MEASURED])
     if found.device == device and processors in (None, found.processors):
         return found

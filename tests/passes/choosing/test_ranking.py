@@ -178,6 +178,13 @@ def test_plans_for_older_gpus_fill_the_processors():
     assert instructions_plan(64, 64, 64, 108) == Plan((64, 64, 32))
 
 
+@pytest.mark.parametrize("name", ["H100", "h100 80gb", "NVIDIA H100"])
+def test_constants_are_found_by_a_short_name(name: str):
+    assert constants_of(name) == constants_of("NVIDIA H100 80GB HBM3")
+    assert constants_of(name) != constants_of("H200")
+    assert constants_of("H300").estimated
+
+
 def test_figures_replace_one_another():
     base = constants_of()
     assert base.with_figures({"clock": 1e9}) == replace(base, clock=1e9)
