@@ -402,9 +402,10 @@ class GemmProblem:
 
     @property
     def strided_batches(self) -> tuple[str, ...]:
-        """The names of tensors that have one matrix per product, at a distance from each other.
+        """The names of tensors that have one matrix per product and a batch stride.
 
-        The distance, in elements, is a launch argument.
+        The batch stride is a launch argument: the number of elements from the start of a matrix to
+        that of the next.
         """
         apart = self.batched_tensors if self.batched else ""
         apart = apart if self.epilogue.stores_d else apart.replace("D", "")

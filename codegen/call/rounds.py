@@ -28,7 +28,8 @@ FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 4, 12, 1.05
 other plans that take at most FINAL_CLOSE times as long, and with the plan that was measured first,
 which is the one that is used without tuning."""
 HEAT_SECONDS = 0.15
-"""For how long tuning puts the GPU under load before the plans of a group are sampled."""
+"""Number of seconds for which tuning launches the plans of a group before it samples them, so that
+the GPU has its clock rate under load."""
 WARMING = 3
 """Number of first samples of each finalist that are dropped, until the GPU has its clock rate under
 load."""
@@ -40,7 +41,8 @@ class Rounds:
     Args:
         sample: the function that returns the seconds of one launch of a plan.
         final_sample: a function like `sample` with more launches, for the fastest plans at the end.
-        heat_seconds: for how long plans run by `final_sample` before each group.
+        heat_seconds: number of seconds for which the plans of a group are launched, by
+            `final_sample`, before they are sampled.
         clock: a function that returns the time in seconds.
     """
 
@@ -79,9 +81,7 @@ class Rounds:
     def final(self) -> dict[Plan, float]:
         """Sample the fastest plans again, more often; return the seconds of every plan."""
         close = _close(self.seconds, FINAL_CLOSE)[:FINALISTS]
-        first = next(iter(self.seconds), None)
-        if first is not None and first not in close and isfinite(self.seconds[first]):
-            close.append(first)
+        close += [plan for plan in [*self.seconds][:1] if plan not in close]
         if len(close) < 2:
             return dict(self.seconds)
         _medians(self.final_sample, close, WARMING)

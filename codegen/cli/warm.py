@@ -227,7 +227,7 @@ def warm_command(
 
 
 def _data(found: Warmed) -> dict[str, Any]:
-    """Built kernels, ranges of sizes, predicted loss and refused plans, as a dict for JSON."""
+    """What `warm` built, as a dict for JSON: kernels, sizes, predicted loss, refused plans."""
     return {
         **({"kind": found.kind} if found.kind else {}),
         "kernels": [plan.kernel for plan in found.kernels],

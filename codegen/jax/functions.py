@@ -134,7 +134,7 @@ def matmul(
 
 
 def _default_type(factors: Any) -> Any:
-    """The default element type of D for the element type `factors` of A and B.
+    """The default element type of D, given `factors`, the element type of A and B.
 
     It is `factors` for floats of 16 bits or more, else that of the accumulator (i32 for integers).
     """

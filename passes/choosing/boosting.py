@@ -58,7 +58,8 @@ def boosted(columns: Mapping[str, Column], errors: Column, weights: Column) -> t
             leaf, conditions = _grown(bins[:, seen], counts[seen], residual, weights)
             sums = np.bincount(leaf, weights * residual, 1 << DEPTH)
             total = np.bincount(leaf, weights, 1 << DEPTH)
-            # The correction adds the trees of all sums, so each has its share of the mean.
+            # `Correction` adds up the values of all trees. With values divided by SUMS, the result
+            # is the mean of the sums.
             values = np.rint(RATE * sums / (total + SHRINK) / UNIT / SUMS).astype(int)
             residual = residual - SUMS * UNIT * values[leaf]
             compared = [names[seen[column]] for column, _ in conditions]

@@ -108,9 +108,10 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def adjacent_tiles(schedule: Pass) -> bool:
-    """Whether a schedule launches workgroups with adjacent output tiles one after another.
+    """Whether workgroups with consecutive numbers have adjacent output tiles.
 
-    That is `adjacent=tiles` of `SplitK`.
+    The GPU launches such workgroups one after another. The schedule is then `SplitK` with the
+    option `adjacent=tiles`.
     """
     return getattr(schedule, "adjacent", "") == "tiles"
 

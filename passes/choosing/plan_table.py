@@ -117,7 +117,7 @@ class Table:
 
     @cached_property
     def adjacent(self) -> Flag:
-        """For each row, whether workgroups launched one after another have adjacent tiles."""
+        """For each row, whether workgroups with consecutive numbers have adjacent output tiles."""
         return self.of_schedule([adjacent_tiles(schedule) for schedule in self.schedules]) > 0
 
     @cached_property
@@ -148,10 +148,10 @@ class Table:
 
     @cached_property
     def finishes_shares(self) -> Flag:
-        """For each row, whether a workgroup sums one tile over a part of k, and then stores a part.
+        """For each row, whether `passes.kit.reduce_scatter.finishes_shares` holds for the kernel.
 
-        This is a reduce-scatter without a loop over tiles. A share (the part of D that a workgroup
-        stores) is stored by threads from registers.
+        Each workgroup then computes a partial sum of one output tile, over a part of k. After that
+        it adds up a share (a part of the tile), which threads store from registers.
         """
         return (self.fixup == FIXUPS.index("scatter")) & ~self.loops
 

@@ -164,10 +164,11 @@ class Scatter:
 
 
 def finishes_shares(graph: KernelGraph) -> bool:
-    """Whether a workgroup sums one output tile over a part of k only, and then finishes shares.
+    """Whether each workgroup computes a partial sum of one output tile, and then finishes shares.
 
-    The share of a tile that a workgroup finishes, it adds up from the partial sums of all
-    workgroups with the tile, and stores. It stores a whole tile only if it is the tile's only one.
+    The partial sum is over a part of k. A share is a part of the tile: one workgroup finishes it,
+    which means that it adds up the share's partial sums of all workgroups of the tile, and stores
+    the result. A workgroup stores the whole tile only if the tile has no other workgroup.
     """
     return SHARE in graph.coordinates and not repeats_main_loop(graph)
 

@@ -151,10 +151,10 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def _tiles_wait(spec: Spec) -> bool:
-    """Whether the kernel needs at least one resident workgroup for each output tile.
+    """Whether a launch needs at least as many resident workgroups as there are output tiles.
 
-    In Split-K by grid the workgroups of a tile wait for each other, so all workgroups of the launch
-    must be resident at the same time, and problems may have few tiles only.
+    In Split-K by grid each tile has workgroups of its own, which wait for each other. So all
+    workgroups must be resident at the same time, and problems may have few tiles only.
     """
     return any(isinstance(p, SplitK) and p.splits is None for p in spec.schedule)
 

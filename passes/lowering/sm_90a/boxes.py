@@ -349,7 +349,8 @@ def few_rows(part: tuple[Any, Any], sharers: tuple[Any, Any], along_k: tuple[Any
     for extent, sharing, along in zip(part, sharers, along_k, strict=True):
         rows = rows + extent / sharing * along
         wide = wide + extent // MMA_M * (1 - along)
-    # Count the heights with which an iteration's boxes take TMA longer than its multiplications.
+    # Count the box heights for which TMA loads the boxes of an iteration more slowly than wgmma
+    # multiplies them.
     limits = range(FEW_ROWS, FEW_ROWS_OF_SEVERAL, GROUP_ROWS)
     more = sum(rows * BOX_CYCLES > limit * (iteration - wide * BOX_CYCLES) for limit in limits)
     return FEW_ROWS + GROUP_ROWS * more

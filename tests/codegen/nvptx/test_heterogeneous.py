@@ -255,7 +255,8 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
             for symbol in op.bytes.free_symbols
         }
         sizes[int(op.bytes.subs(boxes))] = len(boxes)
-    # A 64x64 tile has one box of A and one of B, so no coordinate numbers its boxes.
+    # TMA loads a 64x64 tile in one box of A and one of B. With a single box, no coordinate counts
+    # boxes, so the number of bytes depends on no coordinate.
     assert sizes == {2 * 64 * (128 + 256): 2, 2 * 64 * (64 + 64): 0}
 
 
