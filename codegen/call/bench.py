@@ -1,4 +1,8 @@
-"""`Bench` times launches of plans of one problem, on copies of the operands."""
+"""`Bench` times launches of plans of one problem, on copies of the operands.
+
+The launches of a sample are the nodes of a CUDA graph. So the time of a launch is that of the GPU,
+also if the host needs longer to enqueue a launch, for example while other processes use the CPU.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +33,14 @@ COLD_BYTES, MOST_SETS = 192 << 20, 8
 """COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
 L2 cache holds none of them. MOST_SETS: largest number of copies."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""Before each sample of a short kernel, FLUSH_BYTES bytes of GPU memory are written FLUSHES times,
-and once before each other sample. The writes keep the GPU busy while the host enqueues launches."""
-SAMPLE_SECONDS, HOST_SECONDS, MOST_LAUNCHES = 3e-3, 1.2e-5, 16
-"""A sample has as many launches as take SAMPLE_SECONDS seconds together. Kernels that take less
-than HOST_SECONDS seconds have at most MOST_LAUNCHES launches, since the host cannot enqueue more of
-them fast enough to keep the GPU busy."""
-SUSTAINED_SECONDS, MOST_SUSTAINED = 1.2e-2, 800
-"""A sample under load has as many launches as take SUSTAINED_SECONDS seconds together, at most
-MOST_SUSTAINED: the GPU is then so busy that the power limit lowers its clock rate. Kernels that
-take less than HOST_SECONDS seconds have no samples under load."""
+"""Before each sample, FLUSH_BYTES bytes of GPU memory are written FLUSHES times. The writes keep
+the GPU busy until the host has launched the CUDA graph of the sample."""
+SAMPLE_SECONDS, MOST_LAUNCHES = 3e-3, 256
+"""A CUDA graph has as many launches as take SAMPLE_SECONDS seconds together, at most
+MOST_LAUNCHES."""
+SUSTAINED_SECONDS = 1.2e-2
+"""A sample under load replays the graph until SUSTAINED_SECONDS seconds have passed: the GPU is
+then so busy that the power limit lowers its clock rate."""
 TOLERANCE = 2e-2
 """The largest accepted difference between a plan's D and the D of the first plan, relative to the
 largest element of the first plan's D."""
@@ -164,7 +166,7 @@ class Bench:
                 f"the result of the plan '{plan}' differs from the first plan's by {error:g}, so "
                 "one of them is wrong; call matmul without tune=True"
             )
-        self.started[plan] = kernel, SAMPLE_SECONDS / 2
+        self.started[plan] = kernel, SAMPLE_SECONDS
         self.started[plan] = kernel, max(self.sample(plan), 1e-7)
 
     def launch(self, plan: Plan, kernel: Kernel) -> None:
@@ -176,40 +178,66 @@ class Bench:
 
     def sample(self, plan: Plan) -> float:
         """Mean seconds of one launch, over launches that follow each other; call `start` first."""
-        seconds = self.started[plan][1]
-        count = max(int(SAMPLE_SECONDS / seconds), 2)
-        if seconds < HOST_SECONDS:
-            return self._sample(plan, min(count, MOST_LAUNCHES), FLUSHES)
-        return self._sample(plan, count, 1)
+        return self._sample(plan, self.started[plan][1], replays=1)
 
-    def sample_under_load(self, plan: Plan, sample_seconds: float = SUSTAINED_SECONDS) -> float:
+    def sample_under_load(self, plan: Plan) -> float:
         """Mean seconds of one launch at the clock rate that the GPU has under load.
 
-        Launches follow each other for so long that the GPU reaches this clock rate. Plans whose
-        launch takes less than HOST_SECONDS are measured by `sample` instead.
-
-        Args:
-            plan: a plan for which `start` was called.
-            sample_seconds: how many seconds all launches of the sample should take together.
+        Launches follow each other for so long that the GPU reaches this clock rate; call `start`
+        first.
         """
         seconds = self.started[plan][1]
-        if seconds < HOST_SECONDS:
-            return self.sample(plan)
-        return self._sample(plan, min(max(int(sample_seconds / seconds), 4), MOST_SUSTAINED), 1)
+        replays = max(round(SUSTAINED_SECONDS / (seconds * self._launches(seconds))), 1)
+        return self._sample(plan, seconds, replays)
 
-    def _sample(self, plan: Plan, count: int, flushes: int) -> float:
+    def _launches(self, seconds: float) -> int:
+        """How many launches of `seconds` seconds a graph has: as often on each set of operands."""
+        count = min(max(int(SAMPLE_SECONDS / seconds), 1), MOST_LAUNCHES)
+        return -(-count // len(self.sets)) * len(self.sets)
+
+    def _sample(self, plan: Plan, seconds: float, replays: int) -> float:
+        """Mean seconds of a launch of a plan that takes about `seconds` seconds."""
         from codegen.targets.nvptx.driver import cuda
 
-        kernel, _ = self.started[plan]
+        count = self._launches(seconds)
         before, after = self.events
-        for _ in range(flushes):
-            cuda("cuMemsetD32Async", self.flush, 0, FLUSH_BYTES // 4, self.stream)
-        cuda("cuEventRecord", before, self.stream)
-        for _ in range(count):
-            self.launch(plan, kernel)
-        cuda("cuEventRecord", after, self.stream)
-        cuda("cuEventSynchronize", after)
-        return float(cuda("cuEventElapsedTime", before, after)) / 1e3 / count
+        with self._recorded(plan, count) as graph:
+            for _ in range(FLUSHES):
+                cuda("cuMemsetD32Async", self.flush, 0, FLUSH_BYTES // 4, self.stream)
+            cuda("cuEventRecord", before, self.stream)
+            for _ in range(replays):
+                cuda("cuGraphLaunch", graph, self.stream)
+            cuda("cuEventRecord", after, self.stream)
+            cuda("cuEventSynchronize", after)
+        return float(cuda("cuEventElapsedTime", before, after)) / 1e3 / (count * replays)
+
+    @contextmanager
+    def _recorded(self, plan: Plan, count: int) -> Generator[Any]:
+        """A context manager: a CUDA graph of `count` launches of a plan, ready to be launched.
+
+        There is one such graph at a time, so that all plans use the same memory for workspaces.
+        """
+        from codegen.targets.nvptx.driver import bindings, cuda
+
+        kernel, _ = self.started[plan]
+        relaxed = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        cuda("cuStreamBeginCapture", self.stream, relaxed)
+        recorded = None
+        try:
+            try:
+                for _ in range(count):
+                    self.launch(plan, kernel)
+            finally:
+                recorded = cuda("cuStreamEndCapture", self.stream)
+            graph = cuda("cuGraphInstantiate", recorded, 0)
+        finally:
+            if recorded is not None:
+                cuda("cuGraphDestroy", recorded)
+        try:
+            cuda("cuGraphUpload", graph, self.stream)
+            yield graph
+        finally:
+            cuda("cuGraphExecDestroy", graph)
 
     def _rows(self, view: TensorView) -> npt.NDArray[np.float32]:
         """Copy up to COMPARED_ROWS rows of an array, evenly spaced, to the host, as f32."""

@@ -64,13 +64,9 @@ FITTING_SECONDS = 15.0
 CHUNK, WORKERS = 32, 32
 """CHUNK: the time limit is checked after this many kernels were compiled. WORKERS: largest number
 of processes that compile kernels."""
-ROUNDS, SAMPLE_SECONDS = 5, 3e-3
-"""Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped sample;
-a sample takes about SAMPLE_SECONDS, in which launches follow each other without pauses."""
-HOST_SECONDS = 4e-5
-"""Kernels that take fewer seconds than this have short samples, whose launches the host enqueues
-while the GPU is busy: in long samples it would wait for the host, which needs up to 20 µs a
-launch."""
+ROUNDS = 5
+"""Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped
+sample."""
 MEMORY_SHARE = 0.9
 """The fraction of the DRAM's peak bandwidth that kernels are assumed to reach."""
 RANDOM_ELEMENTS = 1 << 22
@@ -361,9 +357,7 @@ def times(bench: Bench, request: PlanRequest, plans: tuple[Plan, ...]) -> dict[P
     samples: dict[Plan, list[float]] = {plan: [] for plan in ready}
     for _ in range(ROUNDS + 1):
         for plan in ready:
-            short = bench.started[plan][1] < HOST_SECONDS
-            taken = bench.sample(plan) if short else bench.sample_under_load(plan, SAMPLE_SECONDS)
-            samples[plan].append(taken)
+            samples[plan].append(bench.sample(plan))
     return {plan: statistics.median(taken[1:]) for plan, taken in samples.items()}
 
 

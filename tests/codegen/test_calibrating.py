@@ -108,25 +108,21 @@ def test_times_are_medians_after_the_first():
     class Bench:
         """A stand-in for `Bench`: the samples of each plan are 9, 1, 2, 3, … seconds.
 
-        Samples of short launches are 0.5 seconds, and the plan `bad` cannot be started.
+        The plan `bad` cannot be started.
         """
 
         def __init__(self) -> None:
             self.taken: dict[str, int] = {}
-            self.started = {"a": (None, 1e-3), "b": (None, 1e-3), "short": (None, 1e-6)}
-
-        def sample(self, plan: str) -> float:
-            return 0.5
 
         def start(self, plan: str, kernel: object) -> None:
             if plan == "bad":
                 raise LaunchError("wrong")
 
-        def sample_under_load(self, plan: str, seconds: float) -> float:
+        def sample(self, plan: str) -> float:
             self.taken[plan] = self.taken.get(plan, 0) + 1
             return 9.0 if self.taken[plan] == 1 else self.taken[plan] - 1.0
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrating, "kernel_of", lambda plan, request: None)
-        found = calibrating.times(Bench(), None, ("a", "bad", "b", "short"))  # type: ignore[arg-type]
-    assert found == {"a": 3.0, "b": 3.0, "short": 0.5}
+        found = calibrating.times(Bench(), None, ("a", "bad", "b"))  # type: ignore[arg-type]
+    assert found == {"a": 3.0, "b": 3.0}

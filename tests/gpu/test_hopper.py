@@ -314,8 +314,10 @@ class Chain:
 
 
 @pytest.mark.usefixtures("_code")
-@pytest.mark.parametrize("size", [264, 520, 1544])
+@pytest.mark.parametrize("size", [264, 520, 1400])
 def test_a_chain_of_overlapping_launches(size: int):
+    # Split-K by the grid whose workgroups wait has one for each tile, and all must be resident:
+    # 110 of 152x128 for the largest size.
     chain = Chain(size)
     right = chain.run(wait=True).clone()
     assert right.isfinite().all()
