@@ -31,6 +31,8 @@ SPIN_CYCLES = 100_000
 """GPU cycles to spin before the first timing event, while the host enqueues the timed launches."""
 HEAT_SECONDS = 0.2
 """Default number of seconds for which the GPU is kept busy before the first round of a problem."""
+LEAST_ROUNDS = 7
+"""Default number of rounds that are run even after the deadline."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def sample_in_rounds(
     regime: Regime,
     *,
     deadline: float = math.inf,
-    least_rounds: int = 3,
+    least_rounds: int = LEAST_ROUNDS,
     heat_seconds: float = HEAT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -242,7 +244,9 @@ def sample_in_rounds(
         regime: the pauses between samples, and whether the GPU is warmed up.
         deadline: the time by `clock` after which no round starts, once `least_rounds` are done.
         least_rounds: the number of rounds that are run even after the deadline.
-        heat_seconds: how long to keep the GPU busy before the first round if `regime.heats`.
+        heat_seconds: how long to keep the GPU busy before the first round if `regime.heats`, also
+            after the deadline: a GPU that has rested, for example while kernels were compiled, has
+            a higher clock rate for a while, at which other kernels may be the fastest.
         clock: a function that returns the time in seconds; tests replace it.
         sleep: a function that waits for a number of seconds; tests replace it.
 
@@ -253,7 +257,7 @@ def sample_in_rounds(
     if not samplers:
         return samples
     if regime.heats:
-        until = min(clock() + heat_seconds, max(deadline, clock()))
+        until = clock() + heat_seconds
         while clock() < until:
             for sampler in samplers:
                 sampler.sample()

@@ -11,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,6 +31,9 @@ __all__ = ["CompileWorkers", "Job", "run_job", "start_worker"]
 MOST_WORKERS, LEAST_KERNELS = 8, 3
 """MOST_WORKERS: largest number of processes. LEAST_KERNELS: fewer kernels than this are left to the
 calling process, which compiles them sooner than new processes start."""
+ENDING_SECONDS = 5.0
+"""The processes of a `CompileWorkers` that have not ended this many seconds after their last job
+are killed."""
 DONE = b"\n"
 
 
@@ -109,9 +113,10 @@ class CompileWorkers:
             assert worker.stdin is not None
             with suppress(OSError):
                 worker.stdin.close()  # the worker's `main` ends at the end of its input
+        end = time.monotonic() + ENDING_SECONDS
         for worker in self.started:
             try:
-                worker.wait(timeout=5)
+                worker.wait(timeout=max(end - time.monotonic(), 0))
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
@@ -222,7 +227,9 @@ def main() -> None:
         try:
             job: Job = pickle.load(sys.stdin.buffer)
         except EOFError:
-            return
+            # The system frees the process's GPU memory. Python's own end takes seconds if many
+            # processes free theirs at once.
+            os._exit(0)
         with suppress(CoordGraphError):
             request = job.request
             kernel: Any = kernel_of(job.plan, request)

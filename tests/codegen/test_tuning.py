@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -238,6 +241,19 @@ def test_workers_do_not_start_for_kernels_in_the_cache(
     assert started(REQUEST)
     assert not started(REQUEST)
     assert started(replace(REQUEST, reads_c=True))
+
+
+def test_workers_that_do_not_end_are_killed_together(monkeypatch: pytest.MonkeyPatch):
+    def sleeper() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import time; time.sleep(60)"]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(compile_workers, "ENDING_SECONDS", 0.5)
+    with CompileWorkers(REQUEST) as workers:
+        workers.started += [sleeper() for _ in range(4)]
+        processes, start = list(workers.started), time.monotonic()
+    assert all(process.poll() is not None for process in processes)
+    assert 0.5 <= time.monotonic() - start < 1.9, "the limit is for all processes together"
 
 
 def test_without_a_cache_nothing_is_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.timing.sampler import (
+    LEAST_ROUNDS,
     REGIMES,
     Sampler,
     Spread,
@@ -71,10 +72,19 @@ def test_a_burst_rests_before_every_sample_and_sustained_never():
 
 
 def test_the_deadline_ends_the_rounds_but_leaves_some():
-    assert [len(s) for s in Device().sample_rounds(9, "sustained", deadline=0.0)] == [3, 3, 3]
-    within = Device().sample_rounds(9, "sustained", deadline=2.5, heat_seconds=0)
+    late = {"deadline": 0.0, "least_rounds": 3}
+    assert [len(s) for s in Device().sample_rounds(9, "sustained", **late)] == [3, 3, 3]
+    within = Device().sample_rounds(9, "sustained", deadline=2.5, least_rounds=3, heat_seconds=0)
     assert [len(s) for s in within] == [5, 5, 5]
-    assert [len(s) for s in Device().sample_rounds(2, "sustained", deadline=0.0)] == [2, 2, 2]
+    assert [len(s) for s in Device().sample_rounds(2, "sustained", **late)] == [2, 2, 2]
+    always = Device().sample_rounds(99, "sustained", deadline=0.0)
+    assert [len(s) for s in always] == [LEAST_ROUNDS] * 3
+
+
+def test_the_device_is_heated_also_after_the_deadline():
+    device = Device()
+    device.sample_rounds(1, "sustained", deadline=0.0, heat_seconds=0.5)
+    assert "".join(device.order) == "abc" + "abc"
 
 
 def test_without_contenders_there_are_no_samples():
