@@ -253,9 +253,9 @@ def _built(
                 break
             some = plans[first : first + CHUNK]
             advance("compiling", first, len(plans))
-            workers.compile(some)
+            refused = workers.compile(some)
             for plan in some:
-                if (kernel := _loaded(plan, request)) is not None:
+                if plan not in refused and (kernel := _loaded(plan, request)) is not None:
                     found[plan.kernel] = kernel
     return found
 

@@ -34,7 +34,8 @@ calling process, which compiles them sooner than new processes start."""
 ENDING_SECONDS = 5.0
 """The processes of a `CompileWorkers` that have not ended this many seconds after their last job
 are killed."""
-DONE = b"\n"
+DONE, REFUSED = b"\n", b"-"
+"""A process's answers to a job. REFUSED: the kernel cannot be built, or its registers spill."""
 
 
 class Job(NamedTuple):
@@ -88,9 +89,9 @@ class Job(NamedTuple):
 class CompileWorkers:
     """A context manager that compiles kernels for a request in other processes.
 
-    The processes end with the `with` block. If a process cannot compile a kernel, it reports no
-    error: the caller compiles the kernel again and gets the error. Without a kernel cache on disk
-    nothing is compiled.
+    The processes end with the `with` block. If a process cannot compile a kernel, it reports this
+    but not the error: a caller that needs the error compiles the kernel again. Without a kernel
+    cache on disk nothing is compiled.
 
     Args:
         request: the problem and the device.
@@ -101,6 +102,9 @@ class CompileWorkers:
         self.request = request
         self.most = MOST_WORKERS if most is None else most
         self._known: set[str] = set()
+        self._refused: set[str] = set()
+        """`_known` has the keys of all jobs so far; `_refused` of those whose kernels cannot be
+        built."""
         self.started: list[subprocess.Popen[bytes]] = []
         """The processes that compile kernels; they start when `compile` first has work for them."""
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
@@ -125,7 +129,7 @@ class CompileWorkers:
 
     def compile(
         self, plans: Sequence[Plan], advance: Callable[[int], None] = lambda done: None
-    ) -> None:
+    ) -> set[Plan]:
         """Compile the kernels of some plans into the cache on disk, in parallel.
 
         At most `self.most` processes compile, and no more than there are CPUs. If fewer than
@@ -135,8 +139,13 @@ class CompileWorkers:
             plans: the plans; those whose kernels were compiled before, by this or an earlier
                 process, are skipped.
             advance: is called with the number of kernels that are done, in this thread.
+
+        Returns:
+            Plans whose kernels cannot be built. The others can be, or were not tried.
         """
-        self.run([Job(self.request, plan) for plan in plans], advance)
+        jobs = [Job(self.request, plan) for plan in plans]
+        self.run(jobs, advance)
+        return {job.plan for job in jobs if job.done_key in self._refused}
 
     def run(self, jobs: Sequence[Job], advance: Callable[[int], None] = lambda done: None) -> None:
         """Compile the kernels of some jobs, whose requests may differ, as `compile` does.
@@ -166,14 +175,18 @@ class CompileWorkers:
                 self._idle.put(worker)
         if self.started:
             with ThreadPoolExecutor(len(self.started)) as threads:
-                for done, _ in enumerate(threads.map(self._run, pickled)):
+                answers = zip(new, threads.map(self._run, pickled), strict=True)
+                for done, (key, built) in enumerate(answers):
+                    if not built:
+                        self._refused.add(key)
                     advance(done + 1)
 
-    def _run(self, job: bytes) -> None:
-        """Send a job to an idle process, and wait until the process has answered or ended."""
+    def _run(self, job: bytes) -> bool:
+        """Let an idle process do a job; False if the kernel cannot be built, as in `run_job`."""
         worker = self._idle.get()
-        run_job(worker, job)
+        built = run_job(worker, job)
         self._idle.put(worker)
+        return built
 
 
 def start_worker(nice: int = 0) -> subprocess.Popen[bytes]:
@@ -197,19 +210,24 @@ def start_worker(nice: int = 0) -> subprocess.Popen[bytes]:
     )
 
 
-def run_job(worker: subprocess.Popen[bytes], job: bytes) -> None:
+def run_job(worker: subprocess.Popen[bytes], job: bytes) -> bool:
     """Send a job to a process, and wait until the process has answered or ended.
 
     Args:
         worker: a process that `start_worker` has started.
         job: a pickled `Job`.
+
+    Returns:
+        False if the process found that the kernel cannot be built. True if it was built, or if the
+        process has ended, so that nothing is known.
     """
     assert worker.stdin is not None
     assert worker.stdout is not None
     with suppress(OSError):
         worker.stdin.write(job)
         worker.stdin.flush()
-        worker.stdout.read(len(DONE))
+        return worker.stdout.read(len(DONE)) != REFUSED
+    return True
 
 
 def main() -> None:
@@ -227,9 +245,10 @@ def main() -> None:
         try:
             job: Job = pickle.load(sys.stdin.buffer)
         except EOFError:
-            # The system frees the process's GPU memory. Python's own end takes seconds if many
-            # processes free theirs at once.
+            # The system frees the process's GPU memory. Eight processes end in 0.5 seconds so; with
+            # Python's own end they took 1 to 1.5 seconds (H200).
             os._exit(0)
+        answer = REFUSED
         with suppress(CoordGraphError):
             request = job.request
             kernel: Any = kernel_of(job.plan, request)
@@ -240,7 +259,8 @@ def main() -> None:
             else:
                 kernel.preload(device(request.ordinal), reads_c=request.reads_c)
             store(job.done_key, {"compiled": b""})
-        answers.write(DONE)
+            answer = DONE
+        answers.write(answer)
         answers.flush()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
 def find_fastest(
     request: PlanRequest,
     bench: Bench,
-    compile_all: Callable[[Sequence[Plan]], None],
+    compile_all: Callable[[Sequence[Plan]], Collection[Plan]],
     advance: Advance = lambda step, done, of: None,
 ) -> dict[Plan, float]:
     """Find the fastest plan for a request by measuring some of the candidates.
@@ -71,7 +71,8 @@ def find_fastest(
     Args:
         request: the problem and the device, for which there is a cost model or data-sheet rates.
         bench: starts plans and takes samples of their times.
-        compile_all: compiles the kernels of some plans, in parallel.
+        compile_all: compiles the kernels of some plans, in parallel; returns plans whose kernels
+            cannot be built.
         advance: called with the current step, the number of plans done, and that of all plans.
 
     Returns:
@@ -85,9 +86,9 @@ def find_fastest(
 
     def measure(plans: Sequence[Plan]) -> list[float]:
         advance("compiling", len(rounds.seconds), MOST_MEASURED)
-        compile_all(plans)
+        refused = compile_all(plans)
         advance("measuring", len(rounds.seconds), MOST_MEASURED)
-        started = [plan for plan in plans if _start(request, bench, plan)]
+        started = [plan for plan in plans if plan not in refused and _start(request, bench, plan)]
         found = dict(zip(started, rounds.measure(started), strict=True))
         return [found.get(plan, inf) for plan in plans]
 

@@ -45,7 +45,12 @@ peers of a batch, and the prefix of the ids of other coordinates of batches."""
 BATCHES = (32, 16)
 """Sizes of batches, from large to small: the largest number of peers (workgroups with partial sums
 of the tile) whose partial sums a thread loads together. The partial sums of 32 peers take 128
-registers of a thread, which are free: the thread has sent its own partial sums."""
+registers of a thread, which are free: the thread has sent its own partial sums.
+
+If the kernel has a second main loop, batches have at most 16 peers: with 32, kernels whose threads
+have 72 or more accumulators spilled registers (ptxas 13). There are few peers then: of a wave or
+two of tiles, each is divided among two or three workgroups.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class ScatterLowering:
         barrier: the barrier among the threads that hold the accumulator.
         send: the operation that stores the accumulator in the workspace.
         after: a function that lowers an epilogue or a store to D, for one share.
+        main_loops: the number of main loops of the kernel.
     """
 
     c: CoordinateEditor
@@ -72,11 +78,17 @@ class ScatterLowering:
     barrier: Barrier
     send: Operation
     after: Callable[[Operation], Operation | Body]
+    main_loops: int
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The sizes of this kernel's batches, from `BATCHES`."""
+        return BATCHES if self.main_loops == 1 else BATCHES[1:]
 
     def __post_init__(self) -> None:
         self.c.add(Linear(FIRST, note="first of the peers that are waited for side by side"))
         self.c.add(Unroll(BATCH, Integer(1), note="addresses are worked out once for a batch"))
-        for width in BATCHES:
+        for width in self.batches:
             self.c.add(Linear(f"{BATCH}.{width}", note=f"first peer of a batch of {width}"))
             self.c.add(Unroll(f"{BATCH}.{width}.peer", Integer(width)))
 
@@ -152,7 +164,7 @@ class ScatterLowering:
         """Add the partial sums of all peers in order, in unrolled batches of 32 and 16 peers.
 
         The peers are all workgroups with partial sums of the tile, in the order of k. Batches of 32
-        are executed while more than 16 peers are left.
+        are executed while more than 16 peers are left, unless all batches have 16.
         """
 
         def add(op: Operation) -> Operation:
@@ -161,7 +173,7 @@ class ScatterLowering:
         body = _rewritten_body(peers, add)
         batches: list[Operation] = []
         start = peers.start
-        for width, smaller in zip(BATCHES, (*BATCHES[1:], 0), strict=True):
+        for width, smaller in zip(self.batches, (*self.batches[1:], 0), strict=True):
             count = (peers.stop - start + width - smaller - 1).expand()
             stop = (start + count - floor_mod(count, Integer(width))).expand()
             first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"

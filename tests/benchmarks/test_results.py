@@ -32,7 +32,6 @@ def test_the_times_of_the_fit_are_those_that_the_constants_name():
     """The constants of devices name exactly the files with the times to which they were fitted."""
     sources = " ".join(constants_of(device).source for device in DEVICES)
     named = {re.sub(r"\.json(\.gz)?:?$", "", word) for word in sources.split() if ".json" in word}
-    assert len(named) == 8
     assert {path.name.removesuffix(".json.gz") for path in FIT.iterdir()} == named
 
 

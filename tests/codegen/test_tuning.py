@@ -23,6 +23,7 @@ from coordgraph import CodegenError, CoordGraphError, Gemm
 from coordgraph.epilogue import epilogue
 from passes.choosing import Plan, rank
 from passes.choosing.search import MOST_MEASURED
+from tests.codegen.noting_worker import REFUSED_COLUMNS
 from tests.codegen.nvptx.fake_driver import matrix
 
 PLANS = [Plan((128, columns, 64)) for columns in (64, 96, 128, 160, 192, 256)]
@@ -173,7 +174,7 @@ def test_plans_are_searched(built: list[Plan]):
     found = tuning.find_fastest(
         REQUEST,
         Bench(),  # pyright: ignore[reportArgumentType]
-        lambda plans: batches.append(list(plans)),
+        lambda plans: batches.append(list(plans)) or (),
         lambda step, done, of: steps.append((step, done, of)),
     )
     assert [plan for batch in batches for plan in batch] == built
@@ -185,19 +186,29 @@ def test_plans_are_searched(built: list[Plan]):
 
 def test_plans_ranked_by_public_figures_are_measured(built: list[Plan]):
     older = replace(REQUEST, target="sm_80", device="NVIDIA A100-SXM4-80GB", processors=108)
-    found = tuning.find_fastest(older, Bench(), lambda plans: None)  # pyright: ignore[reportArgumentType]
+    found = tuning.find_fastest(older, Bench(), lambda plans: ())  # pyright: ignore[reportArgumentType]
     assert built == list(older.plans())
     assert found.keys() == {plan for plan in built if plan.tile[0] != 256}
     assert len(found) > 4
 
 
+def test_plans_that_another_process_cannot_build_are_not_built_again(built: list[Plan]):
+    found = tuning.find_fastest(
+        REQUEST,
+        Bench(),  # pyright: ignore[reportArgumentType]
+        lambda plans: {plan for plan in plans if plan.cluster != (1, 1, 1)},
+    )
+    assert found
+    assert all(plan.cluster == (1, 1, 1) for plan in built)
+
+
 def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):
     bench = Bench(lambda plan: plan.cluster != (1, 1, 1))
-    found = tuning.find_fastest(REQUEST, bench, lambda plans: None)  # pyright: ignore[reportArgumentType]
+    found = tuning.find_fastest(REQUEST, bench, lambda plans: ())  # pyright: ignore[reportArgumentType]
     assert found
     assert all(plan.cluster == (1, 1, 1) for plan in found)
     with pytest.raises(CodegenError, match="no plan can be built for sm_90a"):
-        tuning.find_fastest(REQUEST, Bench(lambda plan: True), lambda plans: None)  # pyright: ignore[reportArgumentType]
+        tuning.find_fastest(REQUEST, Bench(lambda plan: True), lambda plans: ())  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.slow
@@ -213,16 +224,17 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         workers.compile(PLANS[:2])
         # no process is started for 2 kernels, fewer than `LEAST_KERNELS`
         assert not workers.started
-        workers.compile(PLANS)
+        refused = {plan for plan in PLANS if plan.tile[1] == REFUSED_COLUMNS}
+        assert workers.compile(PLANS) == refused
+        assert workers.compile(PLANS) == refused, "they are not tried again"
         assert 1 <= len(workers.started) <= 2
         noted = {path.read_text() for path in tmp_path.glob("noted*")}
         assert noted == {str(plan) for plan in PLANS[2:]}
         processes = list(workers.started)
         processes[0].kill()
         processes[0].wait()
-        workers.compile(
-            [Plan((64, columns, 64)) for columns in (64, 128, 256)]
-        )  # `compile` must return although no worker process is alive
+        # `compile` returns although a process has ended; of the plans sent to it nothing is known.
+        assert not workers.compile([Plan((64, columns, 64)) for columns in (64, 128, 192)])
     assert all(process.poll() is not None for process in processes)
 
 

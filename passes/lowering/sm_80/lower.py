@@ -15,6 +15,7 @@ from coordgraph.control.operations import (
     Epilogue,
     For,
     InitAccumulator,
+    MultiplyAccumulate,
     Operation,
     ReceivePartial,
     SendPartial,
@@ -241,6 +242,7 @@ class LowerToTensorCores(Pass):
                     whole.barrier,
                     whole.store("partials", PAIR),
                     lambda op: _after(op, gemm, share, narrow),
+                    len(graph.control.of_kind(MultiplyAccumulate)),
                 )
                 body = scatter.lower(body)
             body = tuple(new for op in body for new in rewrite(op, lower))

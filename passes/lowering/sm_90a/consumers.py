@@ -29,6 +29,7 @@ from coordgraph.control.operations import (
     If,
     InitAccumulator,
     Locate,
+    MultiplyAccumulate,
     Operation,
     ReceivePartial,
     SendPartial,
@@ -282,8 +283,9 @@ class _TileLowering:
         # The two adjacent accumulators of a thread are adjacent in a row of D only if A is the left
         # operand of wgmma.
         self.width = 1 if division.swapped else vector
+        loops = len(control.of_kind(MultiplyAccumulate))
         self.scatter = (
-            scatter(c, self.gemm, division, self.epilogue, self.width) if scattered else None
+            scatter(c, self.gemm, division, self.epilogue, self.width, loops) if scattered else None
         )
         left, right = reversed(operands) if division.swapped else operands
         self.begin = {

@@ -25,6 +25,7 @@ def scatter(
     division: Division,
     epilogue: Callable[[Accumulator, Epilogue], Body],
     width: int,
+    main_loops: int,
 ) -> ScatterLowering:
     """Cut a tile into shares for reduce-scatter.
 
@@ -39,6 +40,7 @@ def scatter(
         division: how a macro tile is divided over workgroups and warpgroups.
         epilogue: a function that lowers an epilogue for the registers of an accumulator.
         width: number of elements of D that one access may store.
+        main_loops: the number of main loops of the kernel.
     """
     pieces = Pieces(c, division)
     tie_memory(pieces)
@@ -69,4 +71,5 @@ def scatter(
         division.barrier,
         pieces.store("partials"),
         after,
+        main_loops,
     )

@@ -58,7 +58,8 @@ def test_a_share_is_read_where_it_was_sent(configuration: Configuration):
     reads = [n for n in nodes if isinstance(n.op, AccumulateFragment) and n.op.source == "partials"]
     whole, *_ = (n for n in nodes if is_store(n, "D") and SHARE not in n.scope.known)
     (share,) = (n for n in nodes if is_store(n, "D") and SHARE in n.scope.known)
-    assert len(reads) == len(BATCHES)
+    # Hybrid Stream-K has a second main loop, beside which there are only batches of 16 peers.
+    assert len(reads) == (1 if "hybrid" in str(configuration) else len(BATCHES))
     names = send.op.bindings["registers"]
     assert names == REGISTERS
     counts = [size[name] for name in names]
