@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["Monitor", "driver_version", "parse_line", "summary"]
+__all__ = ["Monitor", "driver_version", "gpu_name", "parse_line", "summary"]
 
 FIELDS = {
     "clocks.sm": "sm_mhz",
@@ -54,7 +54,7 @@ def summary(lines: list[dict[str, float]]) -> dict[str, float]:
 
 
 class Monitor:
-    """A context manager that records clocks, power and temperature of GPU 0 every 50 ms.
+    """A context manager that records clocks, power and temperature of CUDA's GPU 0 every 50 ms.
 
     A monitor records nothing if nvidia-smi is not installed.
     """
@@ -95,11 +95,24 @@ class Monitor:
         return summary([line for when, line in self._lines if when >= start])
 
 
+def gpu_name() -> str:
+    """The name by which nvidia-smi knows CUDA's GPU 0: `GPU-` and its UUID; `0` without CUDA.
+
+    nvidia-smi does not read `CUDA_VISIBLE_DEVICES`: its GPU 0 may be another one.
+    """
+    try:
+        import torch
+
+        return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    except (ImportError, AssertionError, RuntimeError, AttributeError):
+        return "0"
+
+
 def _query(fields: str, *more: str) -> list[str]:
     return [
         "nvidia-smi",
         "-i",
-        "0",
+        gpu_name(),
         f"--query-gpu={fields}",
         "--format=csv,noheader,nounits",
         *more,

@@ -7,7 +7,7 @@ also if the host needs longer to enqueue a launch, for example while other proce
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -31,16 +31,17 @@ __all__ = ["Bench", "opened", "other_operands"]
 
 COLD_BYTES, MOST_SETS = 192 << 20, 8
 """COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
-L2 cache holds none of them. MOST_SETS: largest number of copies."""
+L2 cache does not hold them. MOST_SETS: largest number of copies; eight copies of small operands may
+fit in the L2 cache."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
 """Before each sample, FLUSH_BYTES bytes of GPU memory are written FLUSHES times. The writes keep
 the GPU busy until the host has launched the CUDA graph of the sample."""
 SAMPLE_SECONDS, MOST_LAUNCHES = 3e-3, 256
 """A CUDA graph has as many launches as take SAMPLE_SECONDS seconds together, at most
-MOST_LAUNCHES."""
+MOST_LAUNCHES; this number is rounded up so that each copy of the operands is used equally often."""
 SUSTAINED_SECONDS = 1.2e-2
-"""A sample under load replays the graph until SUSTAINED_SECONDS seconds have passed: the GPU is
-then so busy that the power limit lowers its clock rate."""
+"""A sample under load replays the graph for about SUSTAINED_SECONDS seconds. After several such
+samples in a row the GPU is at the clock rate to which its power limit lowers it."""
 TOLERANCE = 2e-2
 """The largest accepted difference between a plan's D and the D of the first plan, relative to the
 largest element of the first plan's D."""
@@ -145,29 +146,45 @@ class Bench:
     def start(self, plan: Plan, kernel: Kernel) -> None:
         """Launch a plan once, check its result, and find how many launches a sample needs.
 
+        Elements that are infinite or NaN in the first plan's result are not compared.
+
         Raises:
             CodegenError: the device refuses the kernel's code.
-            LaunchError: the result differs from that of the first plan.
+            LaunchError: the result differs from that of the first plan, or the first plan does not
+                write all of D.
         """
-        from codegen.targets.nvptx.driver import cuda
-
-        d = self.sets[0][2]
-        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # elements that are not written stay NaN
-        cuda("cuCtxSynchronize")
-        self.turn = 0
-        self.launch(plan, kernel)
-        cuda("cuStreamSynchronize", self.stream)
-        found = self._rows(d)
+        found = self._result(plan, kernel, 0xFF)  # elements that are not written are NaN
         if self.right is None:
             self.right = found
-        error = float(np.abs(found - self.right).max())
-        if not error <= TOLERANCE * max(float(np.abs(self.right).max()), 1e-30):
+            # The operands may have infinite elements or NaN, and so may the result. Elements that
+            # are not written differ from those of a second launch.
+            if not np.isfinite(found).all() and not np.array_equal(
+                found, self._result(plan, kernel, 0), equal_nan=True
+            ):
+                raise LaunchError(
+                    f"the plan '{plan}' does not write all of D; call matmul without tune=True"
+                )
+        known = np.isfinite(self.right)
+        error = float(np.abs(found[known] - self.right[known]).max(initial=0))
+        if not error <= TOLERANCE * max(float(np.abs(self.right[known]).max(initial=0)), 1e-30):
             raise LaunchError(
                 f"the result of the plan '{plan}' differs from the first plan's by {error:g}, so "
                 "one of them is wrong; call matmul without tune=True"
             )
         self.started[plan] = kernel, SAMPLE_SECONDS
         self.started[plan] = kernel, max(self.sample(plan), 1e-7)
+
+    def _result(self, plan: Plan, kernel: Kernel, byte: int) -> npt.NDArray[np.float32]:
+        """Fill the first set's D with a byte, launch a kernel on that set, and return rows of D."""
+        from codegen.targets.nvptx.driver import cuda
+
+        d = self.sets[0][2]
+        cuda("cuMemsetD8", d.pointer, byte, d.bytes)
+        cuda("cuCtxSynchronize")
+        self.turn = 0
+        self.launch(plan, kernel)
+        cuda("cuStreamSynchronize", self.stream)
+        return self._rows(d)
 
     def launch(self, plan: Plan, kernel: Kernel) -> None:
         """Launch a kernel once, on the next copy of the operands."""
@@ -181,17 +198,18 @@ class Bench:
         return self._sample(plan, self.started[plan][1], replays=1)
 
     def sample_under_load(self, plan: Plan) -> float:
-        """Mean seconds of one launch at the clock rate that the GPU has under load.
-
-        Launches follow each other for so long that the GPU reaches this clock rate; call `start`
-        first.
-        """
+        """Like `sample`, with launches that follow each other for SUSTAINED_SECONDS seconds."""
         seconds = self.started[plan][1]
         replays = max(round(SUSTAINED_SECONDS / (seconds * self._launches(seconds))), 1)
         return self._sample(plan, seconds, replays)
 
     def _launches(self, seconds: float) -> int:
-        """How many launches of `seconds` seconds a graph has: as often on each set of operands."""
+        """How many launches of `seconds` seconds a graph has: as often on each set of operands.
+
+        One launch is enough if it takes longer than a sample should; each graph uses the next set.
+        """
+        if seconds > SAMPLE_SECONDS:
+            return 1
         count = min(max(int(SAMPLE_SECONDS / seconds), 1), MOST_LAUNCHES)
         return -(-count // len(self.sets)) * len(self.sets)
 
@@ -222,17 +240,18 @@ class Bench:
         kernel, _ = self.started[plan]
         relaxed = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         cuda("cuStreamBeginCapture", self.stream, relaxed)
-        recorded = None
         try:
-            try:
-                for _ in range(count):
-                    self.launch(plan, kernel)
-            finally:
-                recorded = cuda("cuStreamEndCapture", self.stream)
+            for _ in range(count):
+                self.launch(plan, kernel)
+        except BaseException:
+            with suppress(LaunchError):  # the error of the launch is the one to raise
+                cuda("cuGraphDestroy", cuda("cuStreamEndCapture", self.stream))
+            raise
+        recorded = cuda("cuStreamEndCapture", self.stream)
+        try:
             graph = cuda("cuGraphInstantiate", recorded, 0)
         finally:
-            if recorded is not None:
-                cuda("cuGraphDestroy", recorded)
+            cuda("cuGraphDestroy", recorded)
         try:
             cuda("cuGraphUpload", graph, self.stream)
             yield graph

@@ -32,10 +32,12 @@ MOST_WORKERS, LEAST_KERNELS = 8, 3
 """MOST_WORKERS: largest number of processes. LEAST_KERNELS: fewer kernels than this are left to the
 calling process, which compiles them sooner than new processes start."""
 ENDING_SECONDS = 5.0
-"""The processes of a `CompileWorkers` that have not ended this many seconds after their last job
-are killed."""
+"""The processes of a `CompileWorkers` that have not ended this many seconds after the end of the
+`with` block are killed."""
 DONE, REFUSED = b"\n", b"-"
-"""A process's answers to a job. REFUSED: the kernel cannot be built, or its registers spill."""
+"""A process's answers to a job. REFUSED: no code can be generated for the kernel, or its registers
+spill. DONE: it was compiled, or the process failed for another reason, such as too little memory,
+so that the calling process may succeed."""
 
 
 class Job(NamedTuple):
@@ -108,6 +110,7 @@ class CompileWorkers:
         self.started: list[subprocess.Popen[bytes]] = []
         """The processes that compile kernels; they start when `compile` first has work for them."""
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        self._replacements = self.most
 
     def __enter__(self) -> CompileWorkers:
         return self
@@ -182,11 +185,22 @@ class CompileWorkers:
                     advance(done + 1)
 
     def _run(self, job: bytes) -> bool:
-        """Let an idle process do a job; False if the kernel cannot be built, as in `run_job`."""
+        """Let an idle process do a job; False if the kernel cannot be built, as in `run_job`.
+
+        A process that has ended is replaced by a new one, up to `most` times; after that it stays,
+        and does no further job.
+        """
         worker = self._idle.get()
-        built = run_job(worker, job)
-        self._idle.put(worker)
-        return built
+        try:
+            answer = run_job(worker, job)
+            if answer is None and self._replacements > 0:
+                self._replacements -= 1
+                with suppress(OSError):
+                    self.started.append(started := start_worker())
+                    worker = started
+        finally:
+            self._idle.put(worker)
+        return answer is not False
 
 
 def start_worker(nice: int = 0) -> subprocess.Popen[bytes]:
@@ -210,7 +224,7 @@ def start_worker(nice: int = 0) -> subprocess.Popen[bytes]:
     )
 
 
-def run_job(worker: subprocess.Popen[bytes], job: bytes) -> bool:
+def run_job(worker: subprocess.Popen[bytes], job: bytes) -> bool | None:
     """Send a job to a process, and wait until the process has answered or ended.
 
     Args:
@@ -218,22 +232,24 @@ def run_job(worker: subprocess.Popen[bytes], job: bytes) -> bool:
         job: a pickled `Job`.
 
     Returns:
-        False if the process found that the kernel cannot be built. True if it was built, or if the
-        process has ended, so that nothing is known.
+        False if the process found that the kernel cannot be built. None if the process has ended.
+        Otherwise True.
     """
     assert worker.stdin is not None
     assert worker.stdout is not None
     with suppress(OSError):
         worker.stdin.write(job)
         worker.stdin.flush()
-        return worker.stdout.read(len(DONE)) != REFUSED
-    return True
+        answer = worker.stdout.read(len(DONE))
+        return answer != REFUSED if answer else None
+    return None
 
 
 def main() -> None:
     """Compile and load the kernels of the jobs on standard input, one after another."""
     from codegen.call.build import kernel_of
     from codegen.targets.nvptx.driver import device
+    from codegen.targets.nvptx.launch.loaded_function import Spilled
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -252,14 +268,18 @@ def main() -> None:
         with suppress(CoordGraphError):
             request = job.request
             kernel: Any = kernel_of(job.plan, request)
-            # Loading a kernel stores its code in the cache on disk, where the process that calls
-            # the kernel finds it.
-            if job.views:
-                kernel.load_for(job.views, job.scalars)
-            else:
-                kernel.preload(device(request.ordinal), reads_c=request.reads_c)
-            store(job.done_key, {"compiled": b""})
             answer = DONE
+            try:
+                # Loading a kernel stores its code in the cache on disk, where the process that
+                # calls the kernel finds it.
+                if job.views:
+                    kernel.load_for(job.views, job.scalars)
+                else:
+                    kernel.preload(device(request.ordinal), reads_c=request.reads_c)
+            except Spilled:
+                answer = REFUSED
+            else:
+                store(job.done_key, {"compiled": b""})
         answers.write(answer)
         answers.flush()
 

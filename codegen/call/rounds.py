@@ -25,8 +25,8 @@ SCREENED, REPEATS, CLOSE = 2, 6, 1.08
 shortest median are sampled REPEATS more times."""
 FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 4, 12, 1.05
 """At the end the fastest plan is sampled FINAL_REPEATS times, in turn with up to FINALISTS - 1
-other plans that take at most FINAL_CLOSE times as long, and with the plan that was measured first,
-which is the one that is used without tuning."""
+other plans that take at most FINAL_CLOSE times as long, and with the plan that was measured first:
+the one that is used without tuning, if it can be built."""
 HEAT_SECONDS = 0.15
 """Number of seconds for which tuning launches the plans of a group before it samples them, so that
 the GPU has its clock rate under load."""

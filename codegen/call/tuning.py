@@ -56,8 +56,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
         progress("tuning") as advance,
     ):
         seconds = find_fastest(request, bench, workers.compile, advance)
-    if len(seconds) > 1:
-        remember(request, seconds)
+    remember(request, seconds)
 
 
 def find_fastest(

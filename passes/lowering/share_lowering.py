@@ -5,8 +5,8 @@ of a different peer, so a workgroup waits for all flags at the same time, its ow
 share consists of the elements that all threads of the workgroup load in one access each, at most 16
 bytes per thread. Threads add up shares in registers, reading the workspace directly: the partial
 sums are in the L2 cache, so the time depends on how many loads are in flight. The loop over peers
-is therefore unrolled in batches of 32 and 16 peers, and the loads of a batch do not wait for each
-other. The last batch may have fewer peers: then some of its loads are not executed.
+is therefore unrolled in batches of 32 and 16 peers (see `BATCHES`), and the loads of a batch do not
+wait for each other. The last batch may have fewer peers: then some of its loads are not executed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ of one peer (workgroup with partial sums of the tile); the loop's index is the n
 of these peers. BATCH: the coordinate of a loop of one iteration around the unrolled loop over the
 peers of a batch, and the prefix of the ids of other coordinates of batches."""
 BATCHES = (32, 16)
-"""Sizes of batches, from large to small: the largest number of peers (workgroups with partial sums
-of the tile) whose partial sums a thread loads together. The partial sums of 32 peers take 128
-registers of a thread, which are free: the thread has sent its own partial sums.
+"""Sizes of batches, from large to small. The size of a batch is the largest number of peers
+(workgroups with partial sums of the tile) whose partial sums a thread loads together. The partial
+sums of 32 peers take 128 registers of a thread, which are free: the thread has sent its own partial
+sums.
 
-If the kernel has a second main loop, batches have at most 16 peers: with 32, kernels whose threads
-have 72 or more accumulators spilled registers (ptxas 13). There are few peers then: of a wave or
-two of tiles, each is divided among two or three workgroups.
+A kernel with a second main loop has only batches of 16. With 32, kernels whose threads have 72 or
+more accumulators spilled registers (ptxas 13). Such kernels rarely need larger batches: they divide
+only the tiles of the last one or two waves, most of them among two or three workgroups.
 """
 
 
@@ -164,7 +165,7 @@ class ScatterLowering:
         """Add the partial sums of all peers in order, in unrolled batches of 32 and 16 peers.
 
         The peers are all workgroups with partial sums of the tile, in the order of k. Batches of 32
-        are executed while more than 16 peers are left, unless all batches have 16.
+        are executed while more than 16 peers are left, if the kernel has such batches.
         """
 
         def add(op: Operation) -> Operation:

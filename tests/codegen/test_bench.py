@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 from codegen.call.bench import MOST_LAUNCHES, SAMPLE_SECONDS, SUSTAINED_SECONDS, Bench
@@ -106,8 +107,8 @@ def test_samples_are_graphs_that_use_all_sets_equally(
     assert bench.sample(PLAN) == pytest.approx(seconds)
     assert fake.replays == 1
     (launches,) = fake.recorded
-    assert launches % sets == 0
-    assert launches * seconds <= max(SAMPLE_SECONDS, seconds) + sets * seconds
+    assert launches % sets == 0 or (seconds > SAMPLE_SECONDS and launches == 1)
+    assert launches * seconds <= max(SAMPLE_SECONDS + (sets - 1) * seconds, seconds)
     assert launches < MOST_LAUNCHES + sets
     assert bench.sample_under_load(PLAN) == pytest.approx(seconds)
     lasted = (fake.replays - 1) * launches * seconds
@@ -127,3 +128,54 @@ def test_a_launch_that_fails_ends_the_recording(monkeypatch: pytest.MonkeyPatch)
         bench.sample(PLAN)
     assert fake.recording is None
     assert not fake.graphs
+
+
+def test_the_error_of_a_launch_is_raised_also_if_the_recording_is_invalid(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    fake = ClockDriver(1e-5)
+    bench = bench_of(fake, 2, monkeypatch)
+    status = driver.bindings().CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    monkeypatch.setattr(driver.bindings(), "cuStreamEndCapture", lambda stream: (status, None))
+    monkeypatch.setattr(driver, "describe", str)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise LaunchError("no memory")
+
+    bench.started = {PLAN: (fails, 1e-5)}  # type: ignore[dict-item]
+    with pytest.raises(LaunchError, match="no memory"):
+        bench.sample(PLAN)
+
+
+@pytest.mark.parametrize(
+    ("results", "error"),
+    [
+        ([[1, 2, 3], [1, 2, 3.01]], None),
+        ([[1, 2, 3], [1, 2, 4]], "differs from the first plan's by 1"),
+        ([[1, 2, 3], [1, 2, np.nan]], "differs from the first plan's by nan"),
+        # The operands have infinite elements or NaN: the first plan runs twice, and its elements
+        # that are not finite are not compared.
+        ([[1, np.inf, np.nan], [1, np.inf, np.nan], [1, np.nan, 7]], None),
+        ([[1, np.inf, np.nan], [1, np.inf, np.nan], [np.inf, 0, 0]], "differs from .* by inf"),
+        ([[np.nan] * 3, [np.nan] * 3, [1, 2, 3]], None),
+        # An element that the first plan does not write has what was there before each launch.
+        ([[1, 2, np.nan], [1, 2, 0]], "does not write all of D"),
+    ],
+)
+def test_results_are_compared_where_the_first_is_finite(
+    results: list[list[float]], error: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    bench = bench_of(ClockDriver(1e-5), 2, monkeypatch)
+    bench.right, queue = None, [np.array(result, np.float32) for result in results]
+    monkeypatch.setattr(Bench, "_result", lambda *_: queue.pop(0))
+    monkeypatch.setattr(Bench, "sample", lambda *_: 1e-5)
+
+    def start_all() -> None:
+        while queue:
+            bench.start(PLAN, None)  # type: ignore[arg-type]
+
+    if error is None:
+        start_all()
+    else:
+        with pytest.raises(LaunchError, match=error):
+            start_all()

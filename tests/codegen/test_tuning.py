@@ -23,7 +23,7 @@ from coordgraph import CodegenError, CoordGraphError, Gemm
 from coordgraph.epilogue import epilogue
 from passes.choosing import Plan, rank
 from passes.choosing.search import MOST_MEASURED
-from tests.codegen.noting_worker import REFUSED_COLUMNS
+from tests.codegen.noting_worker import ENDING_ROWS, FAILING_ROWS, REFUSED_COLUMNS
 from tests.codegen.nvptx.fake_driver import matrix
 
 PLANS = [Plan((128, columns, 64)) for columns in (64, 96, 128, 160, 192, 256)]
@@ -236,6 +236,24 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         # `compile` returns although a process has ended; of the plans sent to it nothing is known.
         assert not workers.compile([Plan((64, columns, 64)) for columns in (64, 128, 192)])
     assert all(process.poll() is not None for process in processes)
+
+
+@pytest.mark.slow
+def test_workers_that_end_are_replaced_and_failures_of_the_device_refuse_no_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
+    sure = [Plan((64, columns, 64)) for columns in (8, 16, 24, 32, 40, 48)]
+    failing = Plan((FAILING_ROWS, 64, 64))
+    with CompileWorkers(REQUEST, most=1) as workers:
+        assert not workers.compile([Plan((ENDING_ROWS, 64, 64)), failing, *sure])
+        assert len(workers.started) == 2
+        first, second = workers.started
+        assert first.wait() == 1
+        assert second.poll() is None
+    noted = {path.read_text() for path in tmp_path.glob("noted*")}
+    assert noted >= {str(plan) for plan in [failing, *sure]}
 
 
 @pytest.mark.slow

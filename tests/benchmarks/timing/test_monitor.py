@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from benchmarks.timing import monitor
 from benchmarks.timing.monitor import Monitor, parse_line, summary
 
 
@@ -20,5 +24,14 @@ def test_readings_of_nvidia_smi():
 
 def test_a_monitor_without_nvidia_smi_is_silent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "")
-    with Monitor() as monitor:
-        assert monitor.since(0.0) == {}
+    with Monitor() as silent:
+        assert silent.since(0.0) == {}
+
+
+def test_the_gpu_is_named_by_its_uuid(monkeypatch: pytest.MonkeyPatch):
+    """nvidia-smi numbers all GPUs of a machine, also those that `CUDA_VISIBLE_DEVICES` hides."""
+    gpu = SimpleNamespace(get_device_properties=lambda ordinal: SimpleNamespace(uuid="12-ab"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpu))
+    assert monitor.gpu_name() == "GPU-12-ab"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert monitor.gpu_name() == "0"
