@@ -67,7 +67,7 @@ class Monitor:
     def __enter__(self) -> Monitor:
         if shutil.which("nvidia-smi"):
             self._process = subprocess.Popen(
-                _query(",".join(FIELDS), f"--loop-ms={INTERVAL_MS}"),
+                _query(gpu_name(), ",".join(FIELDS), f"--loop-ms={INTERVAL_MS}"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
@@ -108,11 +108,11 @@ def gpu_name() -> str:
         return "0"
 
 
-def _query(fields: str, *more: str) -> list[str]:
+def _query(gpu: str, fields: str, *more: str) -> list[str]:
     return [
         "nvidia-smi",
         "-i",
-        gpu_name(),
+        gpu,
         f"--query-gpu={fields}",
         "--format=csv,noheader,nounits",
         *more,
@@ -125,7 +125,7 @@ def driver_version() -> str:
         return ""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30}
     try:
-        done = subprocess.run(_query("driver_version"), check=True, **options)
+        done = subprocess.run(_query("0", "driver_version"), check=True, **options)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
