@@ -402,10 +402,10 @@ class GemmProblem:
 
     @property
     def strided_batches(self) -> tuple[str, ...]:
-        """The names of tensors that have one matrix per product and a batch stride.
+        """The names of tensors with a matrix for each product of a batch, at equal distances.
 
-        The batch stride is a launch argument: the number of elements from the start of a matrix to
-        that of the next.
+        The distance is a launch argument, the batch stride: the number of elements from the start
+        of a matrix to the start of the next one.
         """
         apart = self.batched_tensors if self.batched else ""
         apart = apart if self.epilogue.stores_d else apart.replace("D", "")

@@ -204,17 +204,24 @@ class Bench:
         return self._sample(plan, seconds, replays)
 
     def _launches(self, seconds: float) -> int:
-        """How many launches of `seconds` seconds a graph has: as often on each set of operands.
+        """How many launches of about `seconds` seconds each a graph has.
 
-        One launch is enough if it takes longer than a sample should; each graph uses the next set.
+        It has equally many on each set of operands, or one launch if that takes longer than
+        SAMPLE_SECONDS; then the next graph uses the next set.
         """
         if seconds > SAMPLE_SECONDS:
             return 1
-        count = min(max(int(SAMPLE_SECONDS / seconds), 1), MOST_LAUNCHES)
+        count = min(int(SAMPLE_SECONDS / seconds), MOST_LAUNCHES)
         return -(-count // len(self.sets)) * len(self.sets)
 
     def _sample(self, plan: Plan, seconds: float, replays: int) -> float:
-        """Mean seconds of a launch of a plan that takes about `seconds` seconds."""
+        """Mean seconds of one launch, measured over some replays of a CUDA graph of launches.
+
+        Args:
+            plan: a plan for which `start` was called.
+            seconds: a rough time of one launch, which decides how many launches the graph has.
+            replays: how often to replay the graph.
+        """
         from codegen.targets.nvptx.driver import cuda
 
         count = self._launches(seconds)

@@ -108,9 +108,9 @@ class CompileWorkers:
         """`_known` has the keys of all jobs so far; `_refused` of those whose kernels cannot be
         built."""
         self.started: list[subprocess.Popen[bytes]] = []
-        """The processes that compile kernels; they start when `compile` first has work for them."""
+        """All processes that were started, also those that have ended. They start when `compile`
+        first has work for them."""
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._replacements = self.most
 
     def __enter__(self) -> CompileWorkers:
         return self
@@ -187,14 +187,13 @@ class CompileWorkers:
     def _run(self, job: bytes) -> bool:
         """Let an idle process do a job; False if the kernel cannot be built, as in `run_job`.
 
-        A process that has ended is replaced by a new one, up to `most` times; after that it stays,
-        and does no further job.
+        A process that has ended is replaced, until twice `most` processes were started. After that
+        it stays in the queue, and jobs that are sent to it are left to the caller.
         """
         worker = self._idle.get()
         try:
             answer = run_job(worker, job)
-            if answer is None and self._replacements > 0:
-                self._replacements -= 1
+            if answer is None and len(self.started) < 2 * self.most:
                 with suppress(OSError):
                     self.started.append(started := start_worker())
                     worker = started

@@ -108,10 +108,10 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def adjacent_tiles(schedule: Pass) -> bool:
-    """Whether workgroups with consecutive numbers have adjacent output tiles.
+    """Whether the workgroups n and n + 1 of a schedule compute neighbouring output tiles.
 
-    The GPU launches such workgroups one after another. The schedule is then `SplitK` with the
-    option `adjacent=tiles`.
+    The GPU launches such workgroups one after another, so the L2 cache can merge their requests for
+    the same data. Of the known schedules, this holds for `SplitK` with the option `adjacent=tiles`.
     """
     return getattr(schedule, "adjacent", "") == "tiles"
 

@@ -117,7 +117,7 @@ class Table:
 
     @cached_property
     def adjacent(self) -> Flag:
-        """For each row, whether workgroups with consecutive numbers have adjacent output tiles."""
+        """For each row, whether the workgroups n and n + 1 compute neighbouring output tiles."""
         return self.of_schedule([adjacent_tiles(schedule) for schedule in self.schedules]) > 0
 
     @cached_property
@@ -148,10 +148,11 @@ class Table:
 
     @cached_property
     def finishes_shares(self) -> Flag:
-        """For each row, whether `passes.kit.reduce_scatter.finishes_shares` holds for the kernel.
+        """For each row, whether a workgroup computes one partial sum and then finishes shares.
 
-        Each workgroup then computes a partial sum of one output tile, over a part of k. After that
-        it adds up a share (a part of the tile), which threads store from registers.
+        The partial sum is of one output tile, over a part of k. A share is a part of the tile: the
+        workgroup adds up all partial sums of the share, and its threads store the result from
+        registers. For kernel graphs, `passes.kit.reduce_scatter.finishes_shares` tells the same.
         """
         return (self.fixup == FIXUPS.index("scatter")) & ~self.loops
 

@@ -9,7 +9,12 @@ from sympy import Expr, Integer
 from coordgraph import KernelGraph, PassError
 from coordgraph.control.operations import Body, For, Locate, SetCoordinate, accumulates
 
-__all__ = ["TileWork", "accumulation_loop", "depth_is_data", "repeats_main_loop"]
+__all__ = ["TileWork", "accumulation_loop", "depth_is_data", "main_loops", "repeats_main_loop"]
+
+
+def main_loops(graph: KernelGraph) -> list[For]:
+    """The main loops of a kernel: loops over k tiles, whose bodies have a `MultiplyAccumulate`."""
+    return [op for op in graph.control.operations if accumulates(op)]
 
 
 def accumulation_loop(graph: KernelGraph) -> For:
@@ -18,7 +23,7 @@ def accumulation_loop(graph: KernelGraph) -> For:
     Raises:
         PassError: the graph has no such loop or several.
     """
-    loops = [op for op in graph.control.operations if accumulates(op)]
+    loops = main_loops(graph)
     if len(loops) != 1:
         raise PassError(
             f"the graph has {len(loops)} loops with a MultiplyAccumulate, and the pass needs "

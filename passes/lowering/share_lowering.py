@@ -83,7 +83,10 @@ class ScatterLowering:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The sizes of this kernel's batches, from `BATCHES`."""
+        """How many peers' partial sums a thread of this kernel loads together, in descending order.
+
+        If fewer peers are left than the first number, a batch of the next number is enough.
+        """
         return BATCHES if self.main_loops == 1 else BATCHES[1:]
 
     def __post_init__(self) -> None:

@@ -117,7 +117,7 @@ class MainLoops:
 
     @property
     def requests(self) -> tuple[NDArray[Any], ...]:
-        """What each main loop reads and stores: arrays with an entry for each main loop.
+        """What every main loop reads and stores, as arrays that are indexed by the main loop.
 
         The arrays: the indices of the first panel of A and of B (the part that one row or column
         of output tiles reads); how many panels of A and of B are read; the first k tile and the one

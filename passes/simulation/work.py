@@ -173,7 +173,8 @@ class _OneKernel(Table):
 
     Args:
         sends: whether workgroups of the kernel send partial sums.
-        finishes: whether `passes.kit.reduce_scatter.finishes_shares` holds for the kernel.
+        finishes: whether each workgroup computes one partial sum and then finishes shares of the
+            tile, as `passes.kit.reduce_scatter.finishes_shares` tells.
     """
 
     sends: bool = False

@@ -17,15 +17,18 @@ PLAN = Plan.parse("128x256x64 data-parallel")
 
 
 class ClockDriver:
-    """A driver whose CUDA graphs take `launch_seconds` for each launch that was recorded."""
+    """A fake CUDA driver with a simulated clock.
+
+    A replay of a CUDA graph takes `launch_seconds` for each launch in the graph.
+    """
 
     def __init__(self, launch_seconds: float) -> None:
         self.launch_seconds, self.now = launch_seconds, 0.0
         self.recording: list[int] | None = None
         self.graphs: dict[int, int] = {}
-        """Number of launches of each graph that was neither destroyed nor replaced."""
+        """The graphs and executable graphs that exist: handle, and number of launches."""
         self.recorded: list[int] = []
-        """Number of launches of every instantiated graph."""
+        """Numbers of launches of all executable graphs so far, in the order of their creation."""
         self.replays = 0
         self.events: dict[str, float] = {}
         self._handles = count(1)

@@ -103,7 +103,7 @@ def test_under_load_another_plan_may_be_the_fastest():
 
 
 def test_the_first_plan_is_measured_under_load_even_if_it_was_slower_before():
-    """The first plan is the one that is used without tuning, so tuning must not end behind it."""
+    """The first plan is the one that is used without tuning; tuning must not find a slower one."""
 
     def loaded(plan: Plan) -> float:
         return 1e-5 if plan == PLANS[5] else 2e-5

@@ -151,10 +151,10 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def _tiles_wait(spec: Spec) -> bool:
-    """Whether a launch needs at least as many resident workgroups as there are output tiles.
+    """Whether a launch succeeds only if the GPU holds a workgroup for every output tile at once.
 
-    In Split-K by grid each tile has workgroups of its own, which wait for each other. So all
-    workgroups must be resident at the same time, and problems may have few tiles only.
+    This is so for Split-K with `splits=none`: each tile has workgroups of its own, which wait for
+    each other, so all must be resident. Problems may then have few tiles only.
     """
     return any(isinstance(p, SplitK) and p.splits is None for p in spec.schedule)
 

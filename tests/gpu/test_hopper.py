@@ -316,8 +316,9 @@ class Chain:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("size", [264, 520, 1400])
 def test_a_chain_of_overlapping_launches(size: int):
-    # Split-K by the grid whose workgroups wait has one for each tile, and all must be resident:
-    # 110 of 152x128 for the largest size.
+    # One of the kernels is Split-K with `splits=none` and `reduction=scatter`. It launches at least
+    # one workgroup for each tile. They wait for each other, so all must be resident: 110 for tiles
+    # of 152x128 and the largest size.
     chain = Chain(size)
     right = chain.run(wait=True).clone()
     assert right.isfinite().all()

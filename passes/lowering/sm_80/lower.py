@@ -15,7 +15,6 @@ from coordgraph.control.operations import (
     Epilogue,
     For,
     InitAccumulator,
-    MultiplyAccumulate,
     Operation,
     ReceivePartial,
     SendPartial,
@@ -29,6 +28,7 @@ from coordgraph.integers import index_symbol
 from coordgraph.tilings import Tiling, Tilings
 from passes.base import Pass
 from passes.kit.reduce_scatter import SHARE
+from passes.kit.tile_work import main_loops
 from passes.lowering.architectures import architecture_of
 from passes.lowering.control import NOTHING, Accumulator, leader, multiplied, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
@@ -242,7 +242,7 @@ class LowerToTensorCores(Pass):
                     whole.barrier,
                     whole.store("partials", PAIR),
                     lambda op: _after(op, gemm, share, narrow),
-                    len(graph.control.of_kind(MultiplyAccumulate)),
+                    len(main_loops(graph)),
                 )
                 body = scatter.lower(body)
             body = tuple(new for op in body for new in rewrite(op, lower))

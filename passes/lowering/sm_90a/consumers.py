@@ -29,7 +29,6 @@ from coordgraph.control.operations import (
     If,
     InitAccumulator,
     Locate,
-    MultiplyAccumulate,
     Operation,
     ReceivePartial,
     SendPartial,
@@ -40,6 +39,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.kit.reduce_scatter import SHARE
+from passes.kit.tile_work import main_loops
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
 from passes.lowering.row_reductions import RowReductions
 from passes.lowering.sm_90a.operand_boxes import OperandBoxes, loaded_by_boxes
@@ -283,9 +283,10 @@ class _TileLowering:
         # The two adjacent accumulators of a thread are adjacent in a row of D only if A is the left
         # operand of wgmma.
         self.width = 1 if division.swapped else vector
-        loops = len(control.of_kind(MultiplyAccumulate))
         self.scatter = (
-            scatter(c, self.gemm, division, self.epilogue, self.width, loops) if scattered else None
+            scatter(c, self.gemm, division, self.epilogue, self.width, len(main_loops(graph)))
+            if scattered
+            else None
         )
         left, right = reversed(operands) if division.swapped else operands
         self.begin = {
